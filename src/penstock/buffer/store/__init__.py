@@ -1,0 +1,5 @@
+"""Durable records. `SqliteStore` is the default; any other must pass `tests/services/store_contract.py`."""
+
+from penstock.buffer.store.protocol import Snapshot, Store, Tally
+
+__all__ = ["Snapshot", "Store", "Tally"]

@@ -1,0 +1,164 @@
+"""Every failure that penstock raises on purpose.
+
+    PenstockError
+    ├── ConfigError             a setting is unknown, ill-typed or impossible           exit 2
+    ├── InputError              a client's value is wrong; names the field              4xx
+    │   ├── MalformedError      not JSON or msgpack, too deep, duplicate keys           400
+    │   ├── InvalidError        a field has a value that it may not have                422
+    │   ├── UnknownError        no such run, group, rollout, session, plan              404
+    │   ├── ConflictError       the same key with other content; a slot that is taken   409
+    │   ├── FencedError         an older term, an ended session, an old retry           409
+    │   └── LimitError          over a limit: body, buffer, connections                 413 or 429
+    ├── StoreError              the store cannot keep or give what was asked            503
+    │   ├── StoreFullError      no space                                                507
+    │   ├── CorruptError        a record fails its checksum; it is set aside
+    │   └── SchemaError         a store of a newer or foreign schema
+    ├── EpisodeError            an episode failed; becomes a stored status, never a reward
+    │   ├── InfraError          a server, tool or process failed: the slot is tried again
+    │   └── EnvError            the environment calls the episode invalid
+    ├── WeightsError            weights are wrong, truncated, foreign, or did not arrive
+    ├── MismatchError           sampler and learner disagree about logprobs
+    ├── ReplayError             a replay did not give what was recorded
+    └── InvariantError          our own mistake: a law of the ledger was about to be broken
+
+Raise at the border that was crossed; catch only to add a fact, to retry by a stated policy, or to turn a failed episode into data.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all; `code` is a stable word for machines, the message a sentence for people."""
+
+    code = "error"
+    http_status = 500
+
+
+class ConfigError(PenstockError):
+    """A setting is unknown, ill-typed or impossible."""
+
+    code = "config"
+    http_status = 400
+
+
+class InputError(PenstockError):
+    """A client's value is wrong."""
+
+    code = "input"
+    http_status = 400
+
+
+class MalformedError(InputError):
+    """The bytes do not decode strictly."""
+
+    code = "malformed"
+    http_status = 400
+
+
+class InvalidError(InputError):
+    """A field has a value that it may not have."""
+
+    code = "invalid"
+    http_status = 422
+
+
+class UnknownError(InputError):
+    """Nothing has that name."""
+
+    code = "unknown"
+    http_status = 404
+
+
+class ConflictError(InputError):
+    """The key is taken by other content."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class FencedError(InputError):
+    """The caller has been replaced: its term, session or retry is over."""
+
+    code = "fenced"
+    http_status = 409
+
+
+class LimitError(InputError):
+    """Over a limit; may be tried again later."""
+
+    code = "limit"
+    http_status = 429
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0, http_status: int = 429) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        self.http_status = http_status
+
+
+class StoreError(PenstockError):
+    """The store cannot keep or give what was asked. Nothing was acknowledged."""
+
+    code = "store"
+    http_status = 503
+
+
+class StoreFullError(StoreError):
+    """No space left."""
+
+    code = "store_full"
+    http_status = 507
+
+
+class CorruptError(StoreError):
+    """A record fails its checksum. It is never served."""
+
+    code = "corrupt"
+
+
+class SchemaError(StoreError):
+    """A store of a schema that this version does not read."""
+
+    code = "schema"
+
+
+class EpisodeError(PenstockError):
+    """An episode failed."""
+
+    code = "episode"
+
+
+class InfraError(EpisodeError):
+    """A server, tool or process failed."""
+
+    code = "infra_error"
+
+
+class EnvError(EpisodeError):
+    """The environment calls the episode invalid."""
+
+    code = "env_error"
+
+
+class WeightsError(PenstockError):
+    """Weights are wrong, truncated, foreign, or did not arrive."""
+
+    code = "weights"
+    http_status = 422
+
+
+class MismatchError(PenstockError):
+    """Sampler and learner disagree about logprobs."""
+
+    code = "mismatch"
+
+
+class ReplayError(PenstockError):
+    """A replay did not give what was recorded."""
+
+    code = "replay"
+
+
+class InvariantError(PenstockError):
+    """A law of the ledger was about to be broken by our own mistake."""
+
+    code = "invariant"

@@ -1,0 +1,352 @@
+"""What the buffer keeps: the durable records, and the states they go through.
+
+Every record belongs to one run, has a key inside it, and is stored whole; writing a record with the same key replaces the older one.
+`Payload` and `JournalEntry` are written once and never replaced.
+
+    run        RunRecord            laws and identity of a run
+    source/..  GroupRecord          one group, its state, its credit, what it was cut into
+    (g, m)     MemberRecord         one slot of a group
+    uid        RolloutRecord        one stored try at a slot; its bytes are the Payload of the same uid
+    (u, n, s)  AnnotationRecord     one annotation; its bytes are a Payload too
+    session    SessionRecord        a worker that claims slots and must be heard of
+    -          TermRecord           who may cut, record, publish and save
+    update     Plan, Outcome        one update's batch, and what came of it
+    version    Version              weights that were recorded, by number
+    update     CheckpointRecord     a checkpoint that resume may start from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from penstock.types.episodes import Purpose, RolloutStatus
+
+
+class GroupState(StrEnum):
+    """`open -> complete -> ready -> bound -> spent`, or `dropped` with a reason from any state before spent."""
+
+    OPEN = "open"
+    """Slots are pending."""
+    COMPLETE = "complete"
+    """No slot is pending; annotations are being waited for."""
+    READY = "ready"
+    """May be cut."""
+    BOUND = "bound"
+    """In a plan."""
+    SPENT = "spent"
+    """A kept checkpoint contains its update."""
+    DROPPED = "dropped"
+    """Will never be trained on; `reason` says why."""
+
+
+class MemberState(StrEnum):
+    """State of a slot: members issued = pending + accepted + failed."""
+
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """The rules of a run that the buffer applies to every write and cut. Stored with the run."""
+
+    max_lag: int = 1
+    """How many versions old a sampled token may be when it is trained on."""
+    min_group_size: int = 2
+    """Usable members that a group needs."""
+    max_retries: int = 3
+    """New tries at a slot after infrastructure failures or a lost worker."""
+    max_reuse: int = 1
+    """Updates that a group may take part in."""
+    credit_tokens: int = 32_768
+    """Tokens that may be under way at once; more could not all be trained in time."""
+    fractions: Mapping[str, float] = field(default_factory=dict)
+    """Share of credits and budget by environment. An environment that is not named shares what is left with the others that are not."""
+    annotations: tuple[str, ...] = ()
+    """Names that must be present, or have failed, on every usable member before a group is ready."""
+    session_seconds: float = 10.0
+    """A worker that is not heard of for so long is lost."""
+    term_seconds: float = 10.0
+    """A learner that does not renew for so long may be replaced."""
+    endangered: Literal["drop", "wait"] = "drop"
+    """What a cut does about an open group that the next version would make stale: go on and lose it, or wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run that the buffer knows."""
+
+    run: str
+    laws: Laws
+    opened_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """One group."""
+
+    run: str
+    id: str
+    environment: str
+    problem_id: str
+    purpose: Purpose
+    size: int
+    """Slots."""
+    seed: int
+    """Slot m of retry r samples with a seed derived from this one."""
+    state: GroupState
+    order: int
+    """When it was opened: a number that only grows inside a run."""
+    credit: int = 0
+    """Tokens held of the environment's credits: an estimate until the group is ready, then exact; 0 once returned."""
+    tokens: int = 0
+    """Tokens of all usable members after prefix sharing; 0 until ready."""
+    longest: int = 0
+    """Sampled tokens of the longest stored member, for counts of what was dropped by length."""
+    oldest_version: int | None = None
+    """Smallest version among the sampled tokens of the usable members so far."""
+    newest_version: int | None = None
+    usable: int = 0
+    """Members that were accepted so far."""
+    pending: int = 0
+    """Members that are still awaited."""
+    digest: str = ""
+    """Over uid and digest of each usable member and annotation; set when ready."""
+    updates: tuple[int, ...] = ()
+    """Updates that it was cut into and that still count."""
+    reason: str | None = None
+    """Why it was dropped."""
+    opened_at: float = 0.0
+    completed_at: float | None = None
+    ready_at: float | None = None
+    bound_at: float | None = None
+    ended_at: float | None = None
+    ready_order: int | None = None
+    """When it became ready: a number that only grows inside a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord:
+    """One slot of a group."""
+
+    run: str
+    group_id: str
+    member: int
+    state: MemberState = MemberState.PENDING
+    retry: int = 0
+    """The try that a write must name. Grows with every infrastructure failure and lost worker."""
+    session: str | None = None
+    """Worker session that has claimed the slot."""
+    claimed_at: float | None = None
+    uid: str | None = None
+    """The rollout that filled the slot, or the last one that failed it."""
+    reason: str | None = None
+    """Why it failed, or why the last try did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRecord:
+    """What the ledger needs to know about a stored rollout without opening its bytes."""
+
+    run: str
+    uid: str
+    group_id: str
+    member: int
+    retry: int
+    status: RolloutStatus
+    digest: str
+    """xxh3-128 in hex of the payload as accepted."""
+    reward: float | None = None
+    tokens: int = 0
+    """Tokens of its kept paths, each segment once."""
+    sampled_tokens: int = 0
+    prefix_tokens: int = 0
+    """Length of what stands before the first sampled token; shared with members of the same `prefix_digest`."""
+    prefix_digest: str = ""
+    oldest_version: int | None = None
+    newest_version: int | None = None
+    versions: tuple[int, ...] = ()
+    """Distinct versions of the sampled tokens of our policy, ascending."""
+    failure: str | None = None
+    stale: bool = False
+    """Came too late for `max_lag`: stored, not trained on."""
+    stored_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationRecord:
+    """Says that an annotation is stored; its bytes are the payload `uid`."""
+
+    run: str
+    rollout_uid: str
+    group_id: str
+    name: str
+    step: int | None
+    uid: str
+    digest: str
+    failed: str | None = None
+    stored_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """A worker that claims slots."""
+
+    run: str
+    session: str
+    worker: str
+    expires_at: float
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermRecord:
+    """The learner's life. Requests with a smaller term are refused."""
+
+    run: str
+    term: int
+    owner: str
+    expires_at: float
+    first_update: int
+    """Where this life starts: the checkpoint it resumed from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGroup:
+    """A group in a plan, with the content it must still have when it is fetched."""
+
+    id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """How the caller wants one update's batch to be chosen. Kept in the plan, so that a replay can be checked against it."""
+
+    budget_tokens: int | None = None
+    """Hard ceiling of tokens; or else:"""
+    groups_per_update: int | None = None
+    """How many groups, exactly."""
+    fractions: Mapping[str, float] = field(default_factory=dict)
+    """Share of the budget by environment; empty: what `Laws` say."""
+    order: Literal["oldest", "newest"] = "oldest"
+    unallocated: Literal["proportional", "newest", "none"] = "proportional"
+    """What happens to the share that no environment was given."""
+    short: Literal["block", "spill"] = "block"
+    """What happens when an environment with an unmet share has no ready group."""
+    spill_after_seconds: float = 30.0
+    waited_seconds: float = 0.0
+    """How long the caller has been waiting for this cut."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Credit and packing config, flat, for the record."""
+    config_digest: str = ""
+    world_size: int = 1
+    seed: int = 0
+    num_threads: int = 1
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The durable manifest of one update's batch. Asking again for the update gives the same plan."""
+
+    run: str
+    update: int
+    term: int
+    """Term under which it was cut: a fact, not a permission."""
+    groups: tuple[PlannedGroup, ...]
+    """In the order they were chosen."""
+    newest_version: int
+    """Newest version at the cut; lag is measured against it, in a replay too."""
+    tokens: int
+    request: CutRequest
+    carry: Mapping[str, float] = field(default_factory=dict)
+    """Share that each environment is still owed (or owes) after this cut, bounded by one budget."""
+    cut_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a plan: `applied` with a version and a digest, or `skipped` with a reason."""
+
+    run: str
+    update: int
+    kind: Literal["applied", "skipped"]
+    version: int | None = None
+    digest: str = ""
+    reason: str | None = None
+    recorded_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A set of weights that was recorded. The number is never used again for other bytes. 0 is the initial weights."""
+
+    run: str
+    version: int
+    digest: str
+    policy: str = "policy"
+    update: int | None = None
+    """Update that made it; None for the initial weights."""
+    fork: bool = False
+    """Made by a replay whose digests differed from the recorded ones (hardware that is not deterministic)."""
+    live: bool = False
+    """Published: every server was told. Credits of the groups that made it have been returned."""
+    recorded_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """`update_N` holds updates 0 to N-1. It exists for resume once this record is durable."""
+
+    run: str
+    update: int
+    digest: str
+    term: int
+    kept: bool = True
+    """False once it was retired."""
+    kept_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Bytes as they were accepted. Never rewritten."""
+
+    run: str
+    uid: str
+    content_type: Literal["json", "msgpack"]
+    body: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One event of an episode that is still going on: appended once, read in order, so that the episode can continue elsewhere."""
+
+    run: str
+    episode: str
+    index: int
+    """From 0, without gaps. The same index with the same body again changes nothing."""
+    body: bytes
+
+
+Record = (
+    RunRecord
+    | GroupRecord
+    | MemberRecord
+    | RolloutRecord
+    | AnnotationRecord
+    | SessionRecord
+    | TermRecord
+    | Plan
+    | Outcome
+    | Version
+    | CheckpointRecord
+    | Payload
+    | JournalEntry
+)
+"""Anything a store keeps."""
