@@ -350,3 +350,52 @@ Record = (
     | JournalEntry
 )
 """Anything a store keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Counts over all records of one environment and purpose, those of ended groups included."""
+
+    groups: Mapping[tuple[GroupState, str | None], int] = field(default_factory=dict)
+    """Groups by (state, reason); the reason is None but for dropped ones."""
+    members: Mapping[tuple[MemberState, str | None], int] = field(default_factory=dict)
+    """Members by (state, reason); the reason is None but for failed ones."""
+    ready_groups: int = 0
+    """Groups that ever became ready (`ready_at` is set), and their tokens: the running mean of a group's cost."""
+    ready_tokens: int = 0
+    dropped_longest: Mapping[str, int] = field(default_factory=dict)
+    """Sum of `longest` over dropped groups, by reason: with the counts, it shows whether long replies are lost more often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that the ledger holds in memory for one run."""
+
+    run: RunRecord
+    groups: tuple[GroupRecord, ...]
+    """Groups that have not ended (neither spent nor dropped), by `order`."""
+    members: tuple[MemberRecord, ...]
+    """Slots of the open and complete ones among them."""
+    rollouts: tuple[RolloutRecord, ...]
+    """Stored rollouts of the open and complete ones."""
+    annotations: tuple[AnnotationRecord, ...]
+    """Those of the complete ones."""
+    sessions: tuple[SessionRecord, ...]
+    """Those that have not ended."""
+    term: TermRecord | None
+    plans: tuple[Plan, ...]
+    """Those from the newest kept checkpoint on, and the one before."""
+    outcomes: tuple[Outcome, ...]
+    """All of them, by update."""
+    versions: tuple[Version, ...]
+    """All of them, by number."""
+    checkpoints: tuple[CheckpointRecord, ...]
+    """Those that are kept, by update."""
+    tallies: Mapping[tuple[str, Purpose], Tally]
+    """By (environment, purpose)."""
+    last_order: int
+    """Largest `order` of any group so far, -1 if there is none."""
+    last_ready_order: int
+    """Largest `ready_order` of any group so far, -1 if there is none."""
+    cursors: Mapping[str, tuple[int, int]]
+    """For each group source (the part of the id before `/pass/index`), the largest (pass, index) that was opened."""

@@ -1,5 +1,5 @@
 """Durable records. `SqliteStore` is the default; any other must pass `tests/services/store_contract.py`."""
 
-from penstock.buffer.store.protocol import Snapshot, Store, Tally
+from penstock.buffer.store.protocol import Store
 
-__all__ = ["Snapshot", "Store", "Tally"]
+__all__ = ["Store"]
