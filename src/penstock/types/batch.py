@@ -31,6 +31,8 @@ class Sample:
     mixed_kv: BoolArray
     """True where the sampler's cache held older weights; such tokens are left out of the agreement check."""
     arrays: NamedArrays = field(default_factory=dict)
+    media: tuple[tuple[int, str], ...] = ()
+    """Digests of images or sounds on the path, each with the first token of the segment it stands in; by token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
