@@ -138,7 +138,9 @@ class MemberRecord:
     member: int
     state: MemberState = MemberState.PENDING
     retry: int = 0
-    """The try that a write must name. Grows with every infrastructure failure and lost worker."""
+    """The try that a write must name. Grows whenever the slot is handed out again, so that an older worker is fenced."""
+    failures: int = 0
+    """Tries that ended in an infrastructure failure or with a lost worker; bounded by `Laws.max_retries`."""
     session: str | None = None
     """Worker session that has claimed the slot."""
     claimed_at: float | None = None
@@ -266,6 +268,8 @@ class Plan:
     request: CutRequest
     carry: Mapping[str, float] = field(default_factory=dict)
     """Share that each environment is still owed (or owes) after this cut, bounded by one budget."""
+    void: bool = False
+    """Undone by a recut; another plan for the same update may follow."""
     cut_at: float = 0.0
 
 
@@ -279,6 +283,8 @@ class Outcome:
     version: int | None = None
     digest: str = ""
     reason: str | None = None
+    void: bool = False
+    """Undone by a recut. The version it allocated stays known and is not used again."""
     recorded_at: float = 0.0
 
 

@@ -1,0 +1,46 @@
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11+.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := train,envs,peers,dev
+SEEDS ?= 300
+SEED ?= 0
+PLANT ?=
+# uv is several times faster where it can see the same wheels as pip; pip is the way that always works.
+INSTALL := $(if $(and $(shell command -v uv),$(PIP_FIND_LINKS)),uv pip install --python $(BIN)/python --find-links "$(PIP_FIND_LINKS)",$(BIN)/python -m pip install --disable-pip-version-check --quiet)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench simulate clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+setup: $(VENV)/.ready  ## make .venv with everything in it
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a minute or two the first time)"
+	@$(INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+test: setup  ## run all tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+check: setup  ## format, lint, types, import order
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## run every benchmark, quick form
+	@for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file --json --quick || exit 1; done
+
+simulate: setup  ## SEEDS=20000 seeds of the protocol simulation; PLANT=<name> plants a bug, PLANT=list names them
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first-seed $(SEED) $(if $(PLANT),--plant $(PLANT))
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,212 @@
+"""The buffer without its sockets: laws over a store. The service and the simulation both drive this class.
+
+Each verb decides at once, in memory, and gives a `Pending`: the reply, and a future that resolves when everything the reply stands on is
+durable. Nobody may see the reply before. Since the store keeps the order of submits, a reply is never durable without what came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock import ledger as law
+from penstock.buffer.store import Store
+from penstock.errors import CorruptError, UnknownError
+from penstock.ledger import Decision, Ledger
+from penstock.ledger.groups import content_digest
+from penstock.types import (
+    AnnotationRecord,
+    CheckpointRecord,
+    CutRequest,
+    GroupRecord,
+    JournalEntry,
+    Laws,
+    MemberState,
+    Payload,
+    Plan,
+    Purpose,
+    RolloutRecord,
+    RunRecord,
+    SessionRecord,
+    TermRecord,
+    Version,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(Generic[T]):
+    """A decided reply that may be told once `durable` resolves."""
+
+    reply: T
+    durable: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A group as it is kept: usable members by slot, annotations, and the bytes of both."""
+
+    group: GroupRecord
+    rollouts: tuple[tuple[RolloutRecord, Payload], ...]
+    annotations: tuple[tuple[AnnotationRecord, Payload], ...]
+
+
+class Buffer:
+    """Every verb of the buffer, for any number of runs.
+
+    `now` is the store's clock: it must not run backwards, and is asked once per verb.
+    """
+
+    def __init__(self, store: Store, now: Callable[[], float]) -> None:
+        self.store = store
+        self._now = now
+        self._ledgers: dict[str, Ledger] = {}
+        self._load()
+
+    def reopen(self) -> None:
+        """After a failed commit: forget what is not durable and go on from disk. Raises `StoreError` while the disk refuses."""
+        self.store.reopen()
+        self._ledgers.clear()
+        self._load()
+
+    def ledger(self, run: str) -> Ledger:
+        """The ledger of a run, to look at. Raises `UnknownError` if there is none."""
+        found = self._ledgers.get(run)
+        if found is None:
+            raise UnknownError(f"no run {run}; there are {sorted(self._ledgers)}")
+        return found
+
+    def runs(self) -> list[str]:
+        """Names of the runs."""
+        return sorted(self._ledgers)
+
+    def open_run(self, run: str, laws: Laws, initial_digest: str) -> Pending[RunRecord]:
+        """See `ledger.open_run`."""
+        decision = law.open_run(self._ledgers.get(run), run, laws, initial_digest, self._now())
+        if run not in self._ledgers:
+            self._ledgers[run] = Ledger(decision.reply)
+        return self._submit(run, decision)
+
+    def open_group(
+        self, run: str, group_id: str, *, environment: str, problem_id: str, purpose: Purpose, size: int, seed: int, first_estimate: int
+    ) -> Pending[law.Opened]:
+        """See `ledger.open_group`."""
+        decision = law.open_group(
+            self.ledger(run),
+            self.store,
+            group_id=group_id,
+            environment=environment,
+            problem_id=problem_id,
+            purpose=purpose,
+            size=size,
+            seed=seed,
+            first_estimate=first_estimate,
+            now=self._now(),
+        )
+        return self._submit(run, decision)
+
+    def open_session(self, run: str, session: str, worker: str) -> Pending[SessionRecord]:
+        """See `ledger.open_session`."""
+        return self._submit(run, law.open_session(self.ledger(run), session, worker, self._now()))
+
+    def beat(self, run: str, session: str) -> SessionRecord:
+        """See `ledger.beat`. Deadlines start anew when the store does, so a beat need not be durable."""
+        return self._note(run, law.beat(self.ledger(run), session, self._now()))
+
+    def claim(self, run: str, session: str, count: int, environments: Iterable[str] | None = None) -> Pending[tuple[law.Slot, ...]]:
+        """See `ledger.claim`."""
+        return self._submit(run, law.claim(self.ledger(run), session, count, environments, self._now()))
+
+    def release(self, run: str, session: str) -> Pending[SessionRecord]:
+        """See `ledger.release`."""
+        return self._submit(run, law.release(self.ledger(run), session, self._now()))
+
+    def expire(self) -> list[Pending[tuple[SessionRecord, ...]]]:
+        """End every session whose deadline has passed, in all runs."""
+        done: list[Pending[tuple[SessionRecord, ...]]] = []
+        for run, ledger in self._ledgers.items():
+            while (decision := law.expire(ledger, self._now())).reply:
+                done.append(self._submit(run, decision))
+        return done
+
+    def accept(self, run: str, rollout: RolloutRecord, payload: Payload) -> Pending[law.Accepted]:
+        """See `ledger.accept`."""
+        return self._submit(run, law.accept(self.ledger(run), self.store, rollout, payload, self._now()))
+
+    def annotate(self, run: str, annotation: AnnotationRecord, payload: Payload) -> Pending[law.Annotated]:
+        """See `ledger.annotate`."""
+        return self._submit(run, law.annotate(self.ledger(run), self.store, annotation, payload, self._now()))
+
+    def take_term(self, run: str, owner: str, checkpoint: int, *, resume: law.Resume = "replay", replaces: str | None = None) -> Pending[TermRecord]:
+        """See `ledger.take_term`."""
+        decision = law.take_term(self.ledger(run), self.store, owner, checkpoint, self._now(), resume=resume, replaces=replaces)
+        return self._submit(run, decision)
+
+    def renew_term(self, run: str, term: int) -> TermRecord:
+        """See `ledger.renew_term`. Not durable, for the same reason as a beat."""
+        return self._note(run, law.renew_term(self.ledger(run), term, self._now()))
+
+    def cut(self, run: str, update: int, term: int, request: CutRequest) -> Pending[Plan | law.Wait]:
+        """See `ledger.cut`."""
+        return self._submit(run, law.cut(self.ledger(run), self.store, update, term, request, self._now()))
+
+    def record(self, run: str, update: int, term: int, *, digest: str = "", skipped: str | None = None) -> Pending[law.Recorded]:
+        """See `ledger.record`."""
+        return self._submit(run, law.record(self.ledger(run), self.store, update, term, self._now(), digest=digest, skipped=skipped))
+
+    def fork(self, run: str, update: int, term: int, digest: str) -> Pending[Version]:
+        """See `ledger.fork`."""
+        return self._submit(run, law.fork(self.ledger(run), update, term, digest, self._now()))
+
+    def publish(self, run: str, version: int, term: int) -> Pending[Version]:
+        """See `ledger.publish`."""
+        return self._submit(run, law.publish(self.ledger(run), version, term))
+
+    def keep(self, run: str, update: int, digest: str, term: int) -> Pending[CheckpointRecord]:
+        """See `ledger.keep`."""
+        return self._submit(run, law.keep(self.ledger(run), self.store, update, digest, term, self._now()))
+
+    def retire(self, run: str, update: int, term: int) -> Pending[CheckpointRecord]:
+        """See `ledger.retire`."""
+        return self._submit(run, law.retire(self.ledger(run), update, term))
+
+    def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[None]:
+        """Append to the journals of episodes. The same entries again change nothing."""
+        self.ledger(run)
+        return self._submit(run, Decision(None, tuple(entries)))
+
+    def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
+        """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says."""
+        group = self.ledger(run).find_group(self.store, group_id)
+        if group is None:
+            raise UnknownError(f"no group {group_id}")
+        accepted = {member.uid for member in self.store.members(run, group_id) if member.state is MemberState.ACCEPTED}
+        rollouts = [rollout for rollout in self.store.rollouts(run, group_id) if rollout.uid in accepted and rollout.status.usable]
+        annotations = self.store.annotations(run, group_id)
+        if digest is not None and content_digest(rollouts, annotations) != digest:
+            raise CorruptError(f"group {group_id} no longer holds what was planned (digest {digest})")
+        return StoredGroup(
+            group=group,
+            rollouts=tuple((rollout, self.store.payload(run, rollout.uid)) for rollout in rollouts),
+            annotations=tuple((found, self.store.payload(run, found.uid)) for found in annotations),
+        )
+
+    def _load(self) -> None:
+        for run in self.store.runs():
+            snapshot = self.store.load(run.run)
+            if snapshot is None:
+                raise CorruptError(f"run {run.run} is listed but cannot be loaded")
+            ledger = self._ledgers[run.run] = Ledger.load(snapshot)
+            ledger.apply(law.restart_clocks(ledger, self._now()))
+
+    def _submit(self, run: str, decision: Decision[T]) -> Pending[T]:
+        self.ledger(run).apply(decision.records)
+        # An answer that changes nothing may still stand on something that is not durable yet, so it waits in line too.
+        return Pending(decision.reply, self.store.submit(decision.records))
+
+    def _note(self, run: str, decision: Decision[T]) -> T:
+        self.ledger(run).apply(decision.records)
+        return decision.reply

@@ -1,0 +1,331 @@
+"""The ledger of one run as a value in memory: what has not ended, indexed for the rules, and exact counts of everything else."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from penstock.errors import InvariantError
+from penstock.ledger.states import ENDED
+from penstock.types import (
+    AnnotationRecord,
+    CheckpointRecord,
+    GroupRecord,
+    GroupState,
+    Laws,
+    MemberRecord,
+    MemberState,
+    Outcome,
+    Plan,
+    Purpose,
+    Record,
+    RolloutRecord,
+    RunRecord,
+    SessionRecord,
+    Snapshot,
+    TermRecord,
+    Version,
+)
+
+Reply = TypeVar("Reply", covariant=True)
+ReadyKey = tuple[int, int, str]
+"""(oldest version, ready order, group id): the order in which groups are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[Reply]):
+    """What to answer, and the records that make it true."""
+
+    reply: Reply
+    records: tuple[Record, ...] = ()
+
+
+class Past(Protocol):
+    """Look-ups of what has left the ledger's memory. A store is one; so is a dict in a test."""
+
+    def group(self, run: str, group_id: str) -> GroupRecord | None: ...
+
+    def rollout(self, run: str, uid: str) -> RolloutRecord | None: ...
+
+    def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]: ...
+
+    def plan(self, run: str, update: int) -> Plan | None: ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of one environment and purpose, kept up to date with every applied record."""
+
+    groups: Counter[tuple[GroupState, str | None]] = field(default_factory=Counter)
+    members: Counter[tuple[MemberState, str | None]] = field(default_factory=Counter)
+    ready_groups: int = 0
+    ready_tokens: int = 0
+    dropped_longest: Counter[str] = field(default_factory=Counter)
+    held_tokens: int = 0
+    """Credits held by groups that are under way."""
+
+    @property
+    def opened(self) -> int:
+        """Groups in any state."""
+        return sum(self.groups.values())
+
+    @property
+    def mean_tokens(self) -> float | None:
+        """Mean cost of a group that became ready; None before the first."""
+        return self.ready_tokens / self.ready_groups if self.ready_groups else None
+
+
+class Ledger:
+    """State of one run. Rules read it; only `apply` changes it.
+
+    Members, rollouts and annotations are held while their group is open or complete; group records until they have ended. The rest is in the
+    store (`Past`), so memory grows with what is under way and not with the length of the run.
+    """
+
+    def __init__(self, run: RunRecord) -> None:
+        self.run = run
+        self.groups: dict[str, GroupRecord] = {}
+        self.members: dict[str, list[MemberRecord]] = {}
+        self.rollouts: dict[str, RolloutRecord] = {}
+        self.rollouts_of: dict[str, list[RolloutRecord]] = {}
+        self.annotations: dict[str, dict[tuple[str, str, int | None], AnnotationRecord]] = {}
+        self.sessions: dict[str, SessionRecord] = {}
+        self.claims: dict[str, dict[tuple[str, int], None]] = {}
+        """Slots by the session that holds them."""
+        self.free: dict[str, OrderedDict[str, None]] = {}
+        """By environment: groups with a slot that nobody has claimed, in the order they are handed out."""
+        self.ready: dict[str, list[ReadyKey]] = {}
+        """By environment: groups that may be cut, sorted."""
+        self.term: TermRecord | None = None
+        self.plans: dict[int, Plan] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self.versions: dict[int, Version] = {}
+        self.newest_version = -1
+        """Number of the newest recorded weights; -1 before the run has any."""
+        self.checkpoints: dict[int, CheckpointRecord] = {}
+        self.counts: dict[tuple[str, Purpose], Counts] = {}
+        self.cursors: dict[str, tuple[int, int]] = {}
+        self.last_order = -1
+        self.last_ready_order = -1
+
+    @classmethod
+    def load(cls, snapshot: Snapshot) -> Ledger:
+        """The ledger as the store remembers it."""
+        ledger = cls(snapshot.run)
+        for key, tally in snapshot.tallies.items():
+            counts = ledger.counts_of(*key)
+            counts.groups.update(tally.groups)
+            counts.members.update(tally.members)
+            counts.ready_groups, counts.ready_tokens = tally.ready_groups, tally.ready_tokens
+            counts.dropped_longest.update(tally.dropped_longest)
+        for group in snapshot.groups:
+            ledger._index_group(group)
+        for member in snapshot.members:
+            ledger._index_member(member)
+        for rollout in snapshot.rollouts:
+            ledger._index_rollout(rollout)
+        ledger.apply(snapshot.annotations)
+        ledger.apply(snapshot.sessions)
+        ledger.apply((snapshot.term,) if snapshot.term else ())
+        ledger.apply((*snapshot.plans, *snapshot.outcomes, *snapshot.versions, *snapshot.checkpoints))
+        ledger.last_order, ledger.last_ready_order = snapshot.last_order, snapshot.last_ready_order
+        ledger.cursors = dict(snapshot.cursors)
+        return ledger
+
+    @property
+    def laws(self) -> Laws:
+        """The rules of the run."""
+        return self.run.laws
+
+    @property
+    def next_update(self) -> int:
+        """The first update without an outcome. Outcomes have no gaps."""
+        return len(self.outcomes)
+
+    @property
+    def newest_checkpoint(self) -> int:
+        """Where resume starts; 0 if nothing was kept."""
+        return max(self.checkpoints, default=0)
+
+    def counts_of(self, environment: str, purpose: Purpose) -> Counts:
+        """Counts of an environment and purpose, made if new."""
+        return self.counts.setdefault((environment, purpose), Counts())
+
+    def find_group(self, past: Past, group_id: str) -> GroupRecord | None:
+        """The group, ended or not."""
+        return self.groups.get(group_id) or past.group(self.run.run, group_id)
+
+    def find_rollout(self, past: Past, uid: str) -> RolloutRecord | None:
+        """The stored rollout, whatever became of its group."""
+        return self.rollouts.get(uid) or past.rollout(self.run.run, uid)
+
+    def apply(self, records: Iterable[Record]) -> None:
+        """Take note of `records`, in order."""
+        for record in records:
+            match record:
+                case GroupRecord():
+                    self._apply_group(record)
+                case MemberRecord():
+                    self._apply_member(record)
+                case RolloutRecord():
+                    self._index_rollout(record)
+                case AnnotationRecord():
+                    self.annotations.setdefault(record.group_id, {})[record.rollout_uid, record.name, record.step] = record
+                case SessionRecord():
+                    self._apply_session(record)
+                case TermRecord():
+                    self.term = record
+                case Plan():
+                    self._keep_or_void(self.plans, record)
+                case Outcome():
+                    self._keep_or_void(self.outcomes, record)
+                case Version():
+                    self.versions[record.version] = record
+                    self.newest_version = max(self.newest_version, record.version)
+                case CheckpointRecord():
+                    self._apply_checkpoint(record)
+                case RunRecord():
+                    self.run = record
+                case _:  # payloads and journal entries are the store's business alone
+                    pass
+
+    def _apply_group(self, group: GroupRecord) -> None:
+        counts = self.counts_of(group.environment, group.purpose)
+        old = self.groups.get(group.id)
+        if old is None:
+            if group.order <= self.last_order:
+                raise InvariantError(f"group {group.id} has ended and was to become {group.state}")
+            self.last_order = group.order
+            self._advance_cursor(group.id)
+        else:
+            self._unindex_group(old)
+            counts.groups[old.state, old.reason] -= 1
+        counts.groups[group.state, group.reason] += 1
+        if group.state is GroupState.DROPPED:
+            counts.dropped_longest[str(group.reason)] += group.longest
+        if group.ready_order is not None and (old is None or old.ready_order is None):
+            self.last_ready_order = max(self.last_ready_order, group.ready_order)
+            counts.ready_groups += 1
+            counts.ready_tokens += group.tokens
+        self._index_group(group)
+
+    def _unindex_group(self, old: GroupRecord) -> None:
+        self.counts_of(old.environment, old.purpose).held_tokens -= old.credit
+        if old.state is GroupState.READY and old.purpose is Purpose.TRAIN:
+            ready, key = self.ready[old.environment], ready_key(old)
+            del ready[bisect_left(ready, key)]
+
+    def _index_group(self, group: GroupRecord) -> None:
+        self.counts_of(group.environment, group.purpose).held_tokens += group.credit
+        if group.state in (GroupState.OPEN, GroupState.COMPLETE):
+            self.groups[group.id] = group
+            return
+        self._forget_members(group)
+        if group.state in ENDED or group.purpose is not Purpose.TRAIN:
+            self.groups.pop(group.id, None)
+            return
+        self.groups[group.id] = group
+        if group.state is GroupState.READY:
+            insort(self.ready.setdefault(group.environment, []), ready_key(group))
+
+    def _forget_members(self, group: GroupRecord) -> None:
+        self.members.pop(group.id, None)
+        self.annotations.pop(group.id, None)
+        self.free.get(group.environment, OrderedDict()).pop(group.id, None)
+        for rollout in self.rollouts_of.pop(group.id, ()):
+            del self.rollouts[rollout.uid]
+
+    def _apply_member(self, member: MemberRecord) -> None:
+        group = self.groups[member.group_id]
+        counts = self.counts_of(group.environment, group.purpose)
+        slots = self.members.setdefault(member.group_id, [])
+        if member.member < len(slots):
+            old = slots[member.member]
+            counts.members[old.state, _failure(old)] -= 1
+            if old.session is not None:
+                self.claims[old.session].pop((old.group_id, old.member), None)
+        counts.members[member.state, _failure(member)] += 1
+        self._index_member(member)
+
+    def _index_member(self, member: MemberRecord) -> None:
+        slots = self.members.setdefault(member.group_id, [])
+        if member.member == len(slots):
+            slots.append(member)
+        else:
+            slots[member.member] = member
+        free = self.free.setdefault(self.groups[member.group_id].environment, OrderedDict())
+        if is_free(member):
+            free[member.group_id] = None
+            if member.retry:
+                # Its siblings are waiting: what was handed out before comes before what never was.
+                free.move_to_end(member.group_id, last=False)
+            return
+        if member.state is MemberState.PENDING and member.session is not None:
+            self.claims.setdefault(member.session, {})[member.group_id, member.member] = None
+        if not any(map(is_free, slots)):
+            free.pop(member.group_id, None)
+
+    def _index_rollout(self, rollout: RolloutRecord) -> None:
+        if rollout.group_id in self.groups:
+            self.rollouts[rollout.uid] = rollout
+            self.rollouts_of.setdefault(rollout.group_id, []).append(rollout)
+
+    def _apply_session(self, session: SessionRecord) -> None:
+        if session.ended:
+            self.sessions.pop(session.session, None)
+            self.claims.pop(session.session, None)
+        else:
+            self.sessions[session.session] = session
+            self.claims.setdefault(session.session, {})
+
+    def _apply_checkpoint(self, checkpoint: CheckpointRecord) -> None:
+        if checkpoint.kept:
+            self.checkpoints[checkpoint.update] = checkpoint
+            for update in [update for update in self.plans if update < self.newest_checkpoint - 1]:
+                del self.plans[update]
+        else:
+            self.checkpoints.pop(checkpoint.update, None)
+
+    def _keep_or_void(self, known: dict[int, Plan] | dict[int, Outcome], record: Plan | Outcome) -> None:
+        if record.void:
+            known.pop(record.update, None)
+        else:
+            known[record.update] = record  # type: ignore[assignment]
+
+    def _advance_cursor(self, group_id: str) -> None:
+        source, place = split_group_id(group_id)
+        if place is not None:
+            self.cursors[source] = max(self.cursors.get(source, (0, -1)), place)
+
+
+def is_free(member: MemberRecord) -> bool:
+    """Whether the slot may be claimed."""
+    return member.state is MemberState.PENDING and member.session is None
+
+
+def ready_key(group: GroupRecord) -> ReadyKey:
+    """Where a ready group stands: by version, then by age."""
+    version = -1 if group.oldest_version is None else group.oldest_version
+    return (version, group.ready_order or 0, group.id)
+
+
+def split_group_id(group_id: str) -> tuple[str, tuple[int, int] | None]:
+    """`source/pass/index` as (source, (pass, index)); (id, None) for an id of another form.
+
+    >>> split_group_id("sort/0/17")
+    ('sort', (0, 17))
+    >>> split_group_id("by hand")
+    ('by hand', None)
+    """
+    parts = group_id.rsplit("/", 2)
+    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
+        return parts[0], (int(parts[1]), int(parts[2]))
+    return group_id, None
+
+
+def _failure(member: MemberRecord) -> str | None:
+    """The reason a member counts under: only failed ones have one."""
+    return member.reason if member.state is MemberState.FAILED else None

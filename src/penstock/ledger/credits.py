@@ -1,0 +1,34 @@
+"""Credits: how many tokens an environment may have under way, so that all of them can be trained before they go stale."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.ledger.book import Ledger
+from penstock.types import Purpose
+
+
+def share(ledger: Ledger, environment: str) -> float:
+    """Fraction of the run's credits that `environment` has. Those that no law names share the rest equally."""
+    fractions = ledger.laws.fractions
+    if environment in fractions:
+        return fractions[environment]
+    unnamed = {name for name, purpose in ledger.counts if purpose is Purpose.TRAIN and name not in fractions} | {environment}
+    return max(0.0, 1.0 - sum(fractions.values())) / len(unnamed)
+
+
+def capacity(ledger: Ledger, environment: str) -> int:
+    """Tokens that `environment` may have under way."""
+    return math.floor(ledger.laws.credit_tokens * share(ledger, environment))
+
+
+def estimate(ledger: Ledger, environment: str, first_estimate: int) -> int:
+    """Tokens that the next group will probably cost: the mean of those that became ready, or the caller's first guess."""
+    mean = ledger.counts_of(environment, Purpose.TRAIN).mean_tokens
+    return first_estimate if mean is None else math.ceil(mean)
+
+
+def fits(ledger: Ledger, environment: str, tokens: int) -> bool:
+    """Whether a group of `tokens` may be opened now. The first one always may, or a run whose groups are big could never start."""
+    held = ledger.counts_of(environment, Purpose.TRAIN).held_tokens
+    return held == 0 or held + tokens <= capacity(ledger, environment)

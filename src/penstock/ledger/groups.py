@@ -1,0 +1,143 @@
+"""A group's life up to the cut: opened against credits, completed by its members, made ready or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from penstock.errors import ConflictError, LimitError
+from penstock.ledger.book import Decision, Ledger, Past
+from penstock.ledger.credits import capacity, estimate, fits
+from penstock.ledger.states import move_group, move_member
+from penstock.types import (
+    AnnotationRecord,
+    GroupRecord,
+    GroupState,
+    Laws,
+    MemberRecord,
+    MemberState,
+    Purpose,
+    Record,
+    RolloutRecord,
+    RunRecord,
+    Version,
+)
+from penstock.wire import digest
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Answer to `open_group`."""
+
+    group: GroupRecord
+    created: bool
+    """False if it was open before: the request came twice."""
+
+
+def open_run(ledger: Ledger | None, run: str, laws: Laws, initial_digest: str, now: float) -> Decision[RunRecord]:
+    """A run opens with version 0, the initial weights. Opened again it takes the new laws and must name the same weights."""
+    if ledger is None:
+        record = RunRecord(run=run, laws=laws, opened_at=now)
+        return Decision(record, (record, Version(run=run, version=0, digest=initial_digest, live=True, recorded_at=now)))
+    known = ledger.versions[0].digest
+    if initial_digest != known:
+        raise ConflictError(f"run {run} started from weights {known}, not from {initial_digest}; choose another name for a new run")
+    record = replace(ledger.run, laws=laws)
+    return Decision(record, () if record == ledger.run else (record,))
+
+
+def open_group(
+    ledger: Ledger,
+    past: Past,
+    *,
+    group_id: str,
+    environment: str,
+    problem_id: str,
+    purpose: Purpose,
+    size: int,
+    seed: int,
+    first_estimate: int,
+    now: float,
+) -> Decision[Opened]:
+    """Open a group and issue its members. Opening the same one again changes nothing.
+
+    Raises `LimitError` while the environment has no credit left for a group to train on, `ConflictError` if the id means another group.
+    """
+    known = ledger.find_group(past, group_id)
+    if known is not None:
+        if (known.environment, known.problem_id, known.purpose, known.size) != (environment, problem_id, purpose, size):
+            raise ConflictError(f"group {group_id} is open for problem {known.problem_id} of {known.environment} with {known.size} members")
+        return Decision(Opened(known, created=False))
+    credit = 0
+    if purpose is Purpose.TRAIN:
+        credit = estimate(ledger, environment, first_estimate)
+        if not fits(ledger, environment, credit):
+            raise LimitError(f"no credit: {environment} has {capacity(ledger, environment)} tokens and a group needs about {credit} more than are free")
+    group = GroupRecord(
+        run=ledger.run.run,
+        id=group_id,
+        environment=environment,
+        problem_id=problem_id,
+        purpose=purpose,
+        size=size,
+        seed=seed,
+        state=GroupState.OPEN,
+        order=ledger.last_order + 1,
+        credit=credit,
+        pending=size,
+        opened_at=now,
+    )
+    members = tuple(MemberRecord(run=group.run, group_id=group_id, member=member) for member in range(size))
+    return Decision(Opened(group, created=True), (group, *members))
+
+
+def drop(ledger: Ledger, group: GroupRecord, reason: str, now: float) -> tuple[Record, ...]:
+    """Records that end a group without training on it. Slots still pending fail with it; its credit is returned."""
+    pending = [member for member in ledger.members.get(group.id, ()) if member.state is MemberState.PENDING]
+    failed = tuple(move_member(member, MemberState.FAILED, session=None, reason="group_dropped") for member in pending)
+    return (*failed, move_group(group, GroupState.DROPPED, reason=reason, credit=0, pending=0, ended_at=now))
+
+
+def settle(ledger: Ledger, group: GroupRecord, rollouts: Iterable[RolloutRecord], annotations: Iterable[AnnotationRecord], now: float) -> GroupRecord:
+    """The group after its members or annotations changed: unchanged while something is pending, else complete, ready or dropped."""
+    if group.pending:
+        return group
+    if group.state is GroupState.OPEN:
+        group = move_group(group, GroupState.COMPLETE, completed_at=now)
+    if group.purpose is Purpose.TRAIN and group.usable < ledger.laws.min_group_size:
+        return move_group(group, GroupState.DROPPED, reason="too_few", credit=0, ended_at=now)
+    usable = sorted((rollout for rollout in rollouts if rollout.status.usable), key=lambda rollout: rollout.member)
+    present = sorted(annotations, key=lambda found: (found.rollout_uid, found.name, -1 if found.step is None else found.step))
+    if group.purpose is Purpose.TRAIN and not _annotated(usable, present, ledger.laws.annotations):
+        return group
+    tokens = shared_tokens(usable)
+    return move_group(
+        group,
+        GroupState.READY,
+        tokens=tokens,
+        credit=tokens if group.purpose is Purpose.TRAIN else 0,
+        digest=content_digest(usable, present),
+        ready_at=now,
+        ready_order=ledger.last_ready_order + 1,
+    )
+
+
+def shared_tokens(rollouts: Iterable[RolloutRecord]) -> int:
+    """Tokens to compute for a group when a prefix that several members have in common is computed once."""
+    tokens, seen = 0, set()
+    for rollout in rollouts:
+        tokens += rollout.tokens - (rollout.prefix_tokens if rollout.prefix_digest in seen else 0)
+        seen.add(rollout.prefix_digest)
+    return tokens
+
+
+def content_digest(rollouts: Iterable[RolloutRecord], annotations: Iterable[AnnotationRecord]) -> str:
+    """Digest of what a group holds; both must be sorted."""
+    lines = [f"{rollout.member} {rollout.uid} {rollout.digest}" for rollout in rollouts]
+    lines += [f"{found.rollout_uid} {found.name} {found.step} {found.digest}" for found in annotations]
+    return digest("\n".join(lines).encode())
+
+
+def _annotated(rollouts: Iterable[RolloutRecord], annotations: Iterable[AnnotationRecord], names: tuple[str, ...]) -> bool:
+    present = {(found.rollout_uid, found.name) for found in annotations}
+    return all((rollout.uid, name) in present for rollout in rollouts for name in names)
