@@ -1,0 +1,116 @@
+"""Group labels as numbers, and sums over groups without a loop over rows. Every estimator stands on this.
+
+A label may be any hashable value. Rows of one group need not be neighbours. `_N` is the axis of rows, `_P` that of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.types import Float64Array
+
+Labels = npt.NDArray[Any] | Iterable[Hashable]
+"""One label per row. Labels that Python calls equal are one group, so 1, 1.0 and True are the same."""
+IntpArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Groups:
+    """For each row, the number of its group."""
+
+    index_N: IntpArray
+    sizes_P: IntpArray
+    """Rows of each group. Some numbers may be unused (size 0): dense integer labels are taken as they are, because sorting them costs more."""
+
+    def sums(self, values_N: Float64Array) -> Float64Array:
+        """Sum of each group's rows; 0 for an unused number."""
+        sums_P: Float64Array = np.bincount(self.index_N, weights=values_N, minlength=len(self.sizes_P))  # type: ignore[assignment]  # stubs forget weights
+        return sums_P
+
+    def largest(self, values_N: Float64Array) -> Float64Array:
+        """Largest of each group's rows, at least 0."""
+        largest_P = np.zeros(len(self.sizes_P))
+        np.maximum.at(largest_P, self.index_N, values_N)
+        return largest_P
+
+    def first(self, values_N: Float64Array) -> Float64Array:
+        """First row of each group; 0 for an unused number."""
+        first_P = np.zeros(len(self.sizes_P))
+        first_P[self.index_N[::-1]] = values_N[::-1]  # of equal indices the last assignment stays
+        return first_P
+
+
+def groups_of(labels: Labels, num_rows: int, *, name: str = "group") -> Groups:
+    """Number the labels. `name` is what errors call the argument; they name the row and the value too.
+
+    >>> groups_of(["b", "a", "b"], 3).index_N
+    array([0, 1, 0])
+    """
+    column = _column(labels, name)
+    if len(column) != num_rows:
+        raise ValueError(f"{name} has {len(column)} labels for {num_rows} rows; there must be one label per row")
+    if num_rows == 0:
+        index_N = np.zeros(0, dtype=np.intp)
+    elif isinstance(column, np.ndarray):
+        index_N = _number_integers(column)
+    else:
+        index_N = _number_hashables(column, name)
+    return Groups(index_N=index_N, sizes_P=np.bincount(index_N))
+
+
+def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Hashable]:
+    """An integer array where the labels are integers, else a list. A mixed list never goes through numpy, which would turn 1 into "1"."""
+    if hasattr(labels, "__array__"):
+        array = np.asarray(labels)
+        if array.ndim != 1:
+            raise ValueError(f"{name} must have one axis, got shape {array.shape}")
+        if array.dtype.kind in "iu":
+            return array
+        if array.dtype.kind == "b":
+            return array.astype(np.int8)
+        return list(array.tolist())
+    column = list(labels)
+    if set(map(type, column)) <= {int, bool}:
+        try:
+            return np.array(column, dtype=np.int64)
+        except OverflowError:  # beyond 64 bits they are numbered like any other hashable
+            return column
+    return column
+
+
+def _number_integers(labels_N: npt.NDArray[np.integer[Any]]) -> IntpArray:
+    low, high = int(labels_N.min()), int(labels_N.max())
+    # A table with a few unused places is many times cheaper than a sort; a sparse range (hashes) would make it too big.
+    if high - low <= 4 * len(labels_N) + 1024:
+        # The difference is taken in the labels' own width where 64 bits are signed or not; narrower ones could wrap round.
+        wide_N = labels_N if labels_N.dtype.itemsize == 8 else labels_N.astype(np.int64)
+        return (wide_N - wide_N.dtype.type(low)).astype(np.intp, copy=False)
+    inverse_N: IntpArray = np.unique(labels_N, return_inverse=True)[1]
+    return inverse_N
+
+
+def _number_hashables(labels_N: list[Hashable], name: str) -> IntpArray:
+    try:
+        distinct = dict.fromkeys(labels_N)
+    except TypeError:
+        row, label = next((row, label) for row, label in enumerate(labels_N) if not _hashable(label))
+        raise ValueError(f"{name}[{row}] is {label!r}, which is not hashable and so cannot be a label") from None
+    for label in distinct:
+        if label != label:
+            row = next(row for row, other in enumerate(labels_N) if other is label)
+            raise ValueError(f"{name}[{row}] is {label!r}, which does not equal itself and so cannot be a label")
+    number = dict(zip(distinct, range(len(distinct)), strict=True))
+    return np.fromiter(map(number.__getitem__, labels_N), dtype=np.intp, count=len(labels_N))
+
+
+def _hashable(label: object) -> bool:
+    try:
+        hash(label)
+    except TypeError:
+        return False
+    return True

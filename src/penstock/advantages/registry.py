@@ -1,0 +1,60 @@
+"""Estimators by name: the built-in ones, those that installed packages offer, and `module:function`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from penstock.advantages._columns import nearest
+from penstock.advantages.grpo import grpo
+from penstock.advantages.rloo import rloo
+
+Estimator = Callable[..., Any]
+"""A pure function on flat columns of N rows: its positional parameters name the columns it reads (`rewards`, `group`, then what else it needs), its
+keyword-only ones are options with defaults. It gives N float64 advantages, or an object that holds them beside what they were made of."""
+
+ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "rloo": rloo}
+
+ENTRY_POINTS = "penstock.advantages"
+
+
+def estimator(name: str) -> Estimator:
+    """The estimator of that name: built-in, or an entry point of the group `penstock.advantages`, or `module:function`.
+
+    Built-in names come first, so that an installed package cannot change what a config means. ValueError if nothing has the name (it
+    suggests the nearest), if the module cannot be imported, or if what it names cannot be called.
+
+    >>> estimator("grpo")([1.0, 0.0], [0, 0], norm="mean_norm")
+    array([ 0.5, -0.5])
+    """
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]
+    offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name in offered:
+        return _callable(offered[name].load(), name)
+    if ":" in name:
+        return _callable(_imported(name), name)
+    known = [*ESTIMATORS, *sorted(offered)]
+    raise ValueError(f"estimator {name!r} is unknown, did you mean {nearest(name, known)!r}? Known: {', '.join(known)}, or module:function")
+
+
+def _imported(name: str) -> object:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ValueError(f"estimator {name!r}: cannot import {module_name!r} ({error})") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        words = [word for word in vars(module) if not word.startswith("_")]
+        hint = f", did you mean {nearest(attribute, words)!r}?" if words else ""
+        raise ValueError(f"estimator {name!r}: {module_name!r} has no {attribute!r}{hint}") from None
+
+
+def _callable(found: object, name: str) -> Estimator:
+    if not callable(found):
+        raise ValueError(f"estimator {name!r} is {found!r}, which cannot be called")
+    return found
