@@ -40,11 +40,9 @@ def cut(ledger: Ledger, past: Past, update: int, term: int, request: CutRequest,
         return Decision(Wait(f"group {endangered.id} would be stale at the next cut", endangered.environment))
     removed = _stale(ledger, now)
     choice = _choose(ledger, update, request, first=_first_fresh(ledger))
+    removed += [found for group_id in choice.too_big for found in drop(ledger, ledger.groups[group_id], "over_budget", now)]
     if isinstance(choice, Short):
         return Decision(Wait("no ready group", choice.environment), tuple(removed))
-    removed += [found for group_id in choice.too_big for found in drop(ledger, ledger.groups[group_id], "over_budget", now)]
-    if not choice.ids:
-        return Decision(Wait("no ready group fits"), tuple(removed))
     groups = [ledger.groups[group_id] for group_id in choice.ids]
     plan = Plan(
         run=ledger.run.run,

@@ -23,9 +23,7 @@ class Recorded:
     """Whether a replay gave what was recorded."""
 
 
-def record(
-    ledger: Ledger, past: Past, update: int, term: int, now: float, *, digest: str = "", skipped: str | None = None
-) -> Decision[Recorded]:
+def record(ledger: Ledger, past: Past, update: int, term: int, now: float, *, digest: str = "", skipped: str | None = None) -> Decision[Recorded]:
     """Make the outcome of a plan durable: `digest` names the new weights, or `skipped` says why there are none.
 
     An applied outcome allocates the next version. An outcome that exists is compared, never changed.

@@ -1,0 +1,155 @@
+"""A ledger to try rules on: keeps what it is told in plain dicts, without disk or clock."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock import ledger as law
+from penstock.ledger import Decision, Ledger
+from penstock.types import (
+    AnnotationRecord,
+    CutRequest,
+    GroupRecord,
+    GroupState,
+    Laws,
+    MemberRecord,
+    Payload,
+    Plan,
+    Purpose,
+    RolloutRecord,
+    RolloutStatus,
+)
+
+T = TypeVar("T")
+
+
+class Notebook:
+    """A run named `run` on laws of your choice; a `Past` of itself.
+
+    Every verb decides and applies at once, so that a test reads as a story. `now` is set by hand.
+    """
+
+    def __init__(self, laws: Laws | None = None) -> None:
+        opened = law.open_run(None, "run", laws or Laws(), "weights-0", 0.0)
+        self.ledger = Ledger(opened.reply)
+        self.now = 0.0
+        self.groups: dict[str, GroupRecord] = {}
+        self.rollouts: dict[str, RolloutRecord] = {}
+        self.members: dict[tuple[str, int], MemberRecord] = {}
+        self.notes: dict[tuple[str, str, int | None], AnnotationRecord] = {}
+        self.plans: dict[int, Plan] = {}
+        self.do(opened)
+
+    def do(self, decision: Decision[T]) -> T:
+        """Apply a decision and give its reply."""
+        self.ledger.apply(decision.records)
+        for record in decision.records:
+            match record:
+                case GroupRecord():
+                    self.groups[record.id] = record
+                case RolloutRecord():
+                    self.rollouts[record.uid] = record
+                case MemberRecord():
+                    self.members[record.group_id, record.member] = record
+                case AnnotationRecord():
+                    self.notes[record.rollout_uid, record.name, record.step] = record
+                case Plan():
+                    self.plans[record.update] = record
+                case _:
+                    pass
+        return decision.reply
+
+    def group(self, run: str, group_id: str) -> GroupRecord | None:
+        return self.groups.get(group_id)
+
+    def rollout(self, run: str, uid: str) -> RolloutRecord | None:
+        return self.rollouts.get(uid)
+
+    def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]:
+        return tuple(note for note in self.notes.values() if note.group_id == group_id)
+
+    def plan(self, run: str, update: int) -> Plan | None:
+        return self.plans.get(update)
+
+    def state(self, group_id: str) -> GroupState:
+        """State of a group, ended or not."""
+        return self.groups[group_id].state
+
+    def open(self, group_id: str, *, environment: str = "env", size: int = 2, first_estimate: int = 100, purpose: Purpose = Purpose.TRAIN) -> law.Opened:
+        """Open a group for the problem of the same name."""
+        return self.do(
+            law.open_group(
+                self.ledger,
+                self,
+                group_id=group_id,
+                environment=environment,
+                problem_id=group_id,
+                purpose=purpose,
+                size=size,
+                seed=0,
+                first_estimate=first_estimate,
+                now=self.now,
+            )
+        )
+
+    def write(
+        self,
+        group_id: str,
+        member: int,
+        *,
+        uid: str | None = None,
+        retry: int = 0,
+        version: int = 0,
+        tokens: int = 10,
+        prefix_tokens: int = 0,
+        status: RolloutStatus = RolloutStatus.OK,
+        content: str = "",
+    ) -> law.Accepted:
+        """Write a rollout of `tokens` tokens, all but its prefix sampled at `version`."""
+        uid = uid or f"{group_id}:{member}:{retry}"
+        rollout = RolloutRecord(
+            run="run",
+            uid=uid,
+            group_id=group_id,
+            member=member,
+            retry=retry,
+            status=status,
+            digest=f"digest of {uid} {content}",
+            tokens=tokens,
+            sampled_tokens=tokens - prefix_tokens,
+            prefix_tokens=prefix_tokens,
+            prefix_digest=f"prompt of {group_id}",
+            oldest_version=version,
+            newest_version=version,
+            versions=(version,),
+        )
+        payload = Payload(run="run", uid=uid, content_type="json", body=content.encode(), digest=rollout.digest)
+        return self.do(law.accept(self.ledger, self, rollout, payload, self.now))
+
+    def fill(self, group_id: str, *, environment: str = "env", size: int = 2, version: int = 0, tokens: int = 10) -> None:
+        """Open a group and write all its members."""
+        self.open(group_id, environment=environment, size=size)
+        for member in range(size):
+            self.write(group_id, member, version=version, tokens=tokens)
+
+    def learner(self, owner: str = "learner", checkpoint: int = 0, **options: str) -> int:
+        """Take a term and give its number."""
+        return self.do(law.take_term(self.ledger, self, owner, checkpoint, self.now, **options)).term  # type: ignore[arg-type]
+
+    def cut(self, update: int, term: int = 1, **request: object) -> Plan | law.Wait:
+        """Cut an update; one group each unless told otherwise."""
+        wanted = CutRequest(**(request or {"groups_per_update": 1}))  # type: ignore[arg-type]
+        return self.do(law.cut(self.ledger, self, update, term, wanted, self.now))
+
+    def record(self, update: int, term: int = 1, *, digest: str | None = None, skipped: str | None = None) -> law.Recorded:
+        """Record an update as applied (with weights named after it) or skipped."""
+        digest = "" if skipped else digest or f"weights of update {update}"
+        return self.do(law.record(self.ledger, self, update, term, self.now, digest=digest, skipped=skipped))
+
+    def publish(self, version: int, term: int = 1) -> None:
+        """Make a version live."""
+        self.do(law.publish(self.ledger, version, term))
+
+    def keep(self, update: int, term: int = 1, digest: str = "checkpoint") -> None:
+        """Keep a checkpoint."""
+        self.do(law.keep(self.ledger, self, update, digest, term, self.now))
