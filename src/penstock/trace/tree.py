@@ -93,11 +93,10 @@ def prefix_tree(samples: Sequence[Sample]) -> PrefixTree:
 def _shareable_length(sample: Sample) -> int:
     """Tokens before the first one that was sampled, carries loss or stands for media: equal ids mean equal content only up to there."""
     length = sample.media[0][0] if sample.media else len(sample.ids)
-    for special in (sample.versions[:length] >= 0, sample.loss_mask[:length]):
+    for special in (sample.loss_mask[:length], sample.versions[:length] >= 0):
         # argmax of an array without any True is 0 as well, so the place it names is looked at again.
-        first = int(special.argmax()) if length else 0
-        if first < length and special[first]:
-            length = first
+        if length and special[first := int(special.argmax())]:
+            length = min(length, first)
     return length
 
 
@@ -151,7 +150,7 @@ class _Draft:
         self.starts.append(start)
         self.stops.append(stop)
         self.children.append([])
-        self._siblings(parent).append(node)
+        (self.roots if parent == _ROOT else self.children[parent]).append(node)
         return node
 
     def add_prefix(self, index: int, length: int) -> int:
@@ -174,7 +173,7 @@ class _Draft:
         """Cut a prefix node in two at `depth`; the new upper part is returned, the lower one keeps its index and its children."""
         parent, start, ids = self.parents[node], self.starts[node], self.samples[self.owners[node]].ids
         upper = self.add_node(parent, self.owners[node], start, depth)
-        siblings = self._siblings(parent)
+        siblings = self.roots if parent == _ROOT else self.children[parent]
         siblings[siblings.index(node)] = siblings.pop()
         self.children[upper].append(node)
         self.parents[node], self.starts[node] = upper, depth
@@ -206,13 +205,12 @@ class _Draft:
         stack = [(root, _ROOT) for root in reversed(self.roots)]
         while stack:
             node, parent = stack.pop()
-            start, owner = self.starts[node], self.owners[node]
-            while node not in is_end and len(self.children[node]) == 1 and self.owners[self.children[node][0]] == owner:
-                node = self.children[node][0]
-            numbers[node] = len(nodes)
-            stack.extend((child, len(nodes)) for child in reversed(self.children[node]))
+            start, owner, below = self.starts[node], self.owners[node], self.children[node]
+            while len(below) == 1 and node not in is_end and self.owners[below[0]] == owner:
+                node = below[0]
+                below = self.children[node]
+            number = numbers[node] = len(nodes)
+            if below:
+                stack.extend([(child, number) for child in reversed(below)])
             nodes.append(Node(parent, owner, start, self.stops[node]))
         return PrefixTree(samples=self.samples, nodes=tuple(nodes), leaves=tuple(numbers[end] for end in ends))
-
-    def _siblings(self, parent: int) -> list[int]:
-        return self.roots if parent == _ROOT else self.children[parent]

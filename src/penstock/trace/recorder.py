@@ -1,0 +1,305 @@
+"""The only maker of `Trace`. Used by the rollout worker and the gateway, one recorder for each episode or session.
+
+Each call costs what it adds, however long the history is; only `ids`, `trace` and `resume` look at all of it.
+
+    recorder = Recorder()
+    recorder.open_message()
+    recorder.append(prompt_ids, Source.ENV)
+    recorder.close_message(Message(role="user", content="2+2?"))
+    recorder.open_message()
+    recorder.append(reply_ids, Source.SAMPLED, logprobs=..., versions=...)
+    reply = recorder.close_message(Message(role="assistant", content="4"))
+    recorder.attach(reply, reward=1.0)
+    trace = recorder.trace()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import InvalidError
+from penstock.trace._runs import Place, Run, Tokens
+from penstock.trace.checks import check_evidence, check_trace, check_versions, checked_arrays, checked_ids, checked_logprobs, checked_number
+from penstock.types import InferenceMetadata, Int32Array, Mark, Message, Segment, Source, StepFacts, Trace, VersionRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens `start` to `stop` of a run in a recorder: what one append wrote. Stays valid whatever is recorded, forked or abandoned later."""
+
+    run: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Recorder:
+    """Builds the segment tree of one episode. Not thread-safe; belongs to one task."""
+
+    _runs: list[Run] = field(default_factory=list)
+    _tip: Place | None = None
+    _marks: list[Mark] = field(default_factory=list)
+    """Their `start` and `stop` count runs, not segments: runs keep their numbers when they are cut."""
+    _message_start: int | None = None
+    """First run of the message that is open."""
+
+    @classmethod
+    def resume(cls, trace: Trace) -> Self:
+        """A recorder that holds `trace` and goes on at the end of its last segment (`fork` or `rewind` to go on elsewhere).
+
+        Segment i of the trace is run i of the recorder, so that `Span(run=i, start=0, stop=len(segment.ids))` names it.
+        """
+        check_trace(trace)
+        recorder = cls(_marks=list(trace.marks))
+        for index, segment in enumerate(trace.segments):
+            parent = None if segment.parent is None else (segment.parent, recorder._runs[segment.parent].length)
+            recorder._runs.append(_run_of(segment, parent, recorder._depth(parent)))
+            recorder._tip = (index, len(segment.ids))
+        return recorder
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens on the path to the tip."""
+        return self._depth(self._tip)
+
+    @property
+    def tip(self) -> Span | None:
+        """Where the next append will hang, as an empty span to `fork` from later; None before the first token."""
+        return None if self._tip is None else Span(run=self._tip[0], start=self._tip[1], stop=self._tip[1])
+
+    def ids(self) -> Int32Array:
+        """The tokens on the path to the tip: what an engine is given to continue."""
+        parts = []
+        place = self._tip
+        while place is not None:
+            run = self._runs[place[0]]
+            parts.append(run.joined().ids[: place[1]])
+            place = run.parent
+        return np.concatenate(parts[::-1]) if parts else np.empty(0, np.int32)
+
+    def append(
+        self,
+        ids: npt.ArrayLike,
+        source: Source,
+        *,
+        after: Span | None = None,
+        logprobs: npt.ArrayLike | None = None,
+        versions: Sequence[VersionRun] = (),
+        arrays: Mapping[str, npt.ArrayLike] | None = None,
+        media: Sequence[str] = (),
+    ) -> Span:
+        """Record tokens at the tip, or after another span (`fork` first, then append), and move the tip to their end.
+
+        Sampled tokens need logprobs and versions; injected ones may carry a scorer's. Inside one message, appends in a row that are alike become
+        one segment; a message's border is always a segment's border.
+        """
+        tokens = _checked_tokens(ids, source, logprobs, versions, arrays or {}, media)
+        if after is not None:
+            self.fork(after)
+        if self._tip is not None and self._grows(self._tip, tokens):
+            number = self._tip[0]
+            start = self._runs[number].length
+            self._runs[number].grow(tokens)
+        else:
+            number, start = len(self._runs), 0
+            self._hang(tokens)
+        self._tip = (number, self._runs[number].length)
+        return Span(run=number, start=start, stop=self._runs[number].length)
+
+    def open_message(self) -> None:
+        """What is appended until `close_message` spells one message."""
+        if self._message_start is not None:
+            raise InvalidError("a message is open already: close it before the next")
+        self._message_start = len(self._runs)
+
+    def close_message(
+        self,
+        message: Message,
+        *,
+        inference: InferenceMetadata | None = None,
+        step: StepFacts | None = None,
+        reward: float | None = None,
+        rewards: Mapping[str, float] | None = None,
+        timestamp: int | None = None,
+    ) -> int:
+        """Say which message the tokens since `open_message` spell, and give its number among `Trace.marks`.
+
+        A message that begins inside another one (after a fork there) holds only the tokens from the fork on.
+        """
+        if self._message_start is None:
+            raise InvalidError(f"no message is open for the message of {message.role!r}")
+        start, self._message_start = self._message_start, None
+        for run in self._runs[start:]:
+            run.joined()
+        self._marks.append(Mark(message=message, start=start, stop=len(self._runs), inference=inference, timestamp=timestamp))
+        number = len(self._marks) - 1
+        self.attach(number, reward=reward, rewards=rewards, step=step)
+        return number
+
+    def attach(self, mark: int, *, reward: float | None = None, rewards: Mapping[str, float] | None = None, step: StepFacts | None = None) -> None:
+        """Add to a closed message what is known only later. None leaves what is there; named rewards are added to the others."""
+        self._check_mark(mark)
+        old = self._marks[mark]
+        self._marks[mark] = replace(
+            old,
+            reward=old.reward if reward is None else checked_number(reward, "reward"),
+            rewards={**old.rewards, **{name: checked_number(value, f"rewards[{name!r}]") for name, value in (rewards or {}).items()}},
+            step=old.step if step is None else step,
+        )
+
+    def message_spans(self, mark: int) -> tuple[Span, ...]:
+        """The tokens of a closed message: `fork` after the last span to go on from it, `abandon` the first to give it up."""
+        self._check_mark(mark)
+        start, stop = self._marks[mark].start, self._marks[mark].stop
+        return tuple(Span(run=run, start=0, stop=self._runs[run].length) for run in range(start, stop))
+
+    def fork(self, after: Span | None, tokens: int | None = None) -> None:
+        """Go on after the first `tokens` tokens of a span (all of them by default), or at a new root. What is there stays, and is kept."""
+        if after is None:
+            self._move(None)
+            return
+        self._check_span(after)
+        if tokens is not None and not 0 <= tokens <= len(after):
+            raise InvalidError(f"tokens must lie in 0..{len(after)}, the length of the span, got {tokens}")
+        self._move(self._place(after.run, after.stop if tokens is None else after.start + tokens))
+
+    def rewind(self, num_tokens: int) -> None:
+        """Fork after the first `num_tokens` tokens of the path to the tip."""
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise InvalidError(f"num_tokens must lie in 0..{self.num_tokens}, the length of the path, got {num_tokens}")
+        place = self._tip
+        while place is not None and self._runs[place[0]].depth >= num_tokens:
+            place = self._runs[place[0]].parent
+        self._move(None if place is None else (place[0], num_tokens - self._runs[place[0]].depth))
+
+    def abandon(self, branch: Span, reason: str) -> None:
+        """Nobody goes on from `branch`: it and all that hangs on it, now or later, is stored and never trained.
+
+        If the tip stands there, it goes back to where the branch began.
+        """
+        self._check_span(branch)
+        if not reason:
+            raise InvalidError("reason is empty: an abandoned branch says why")
+        if len(branch) == 0:
+            raise InvalidError(f"branch must hold a token, got {branch}")
+        self._check_no_message("abandon")
+        run = self._runs[branch.run]
+        if branch.start > 0:
+            run.cuts.add(branch.start)
+        run.abandoned[branch.start] = reason
+        if self._stands_on(branch):
+            self._tip = self._place(branch.run, branch.start)
+
+    def trace(self) -> Trace:
+        """All that was recorded so far. Later calls do not change it. Tokens of a message that is still open have no mark."""
+        segments: list[Segment] = []
+        first_segments: list[int] = []
+        ends: dict[Place, int] = {}
+        for number, run in enumerate(self._runs):
+            first_segments.append(len(segments))
+            parent = None if run.parent is None else ends[run.parent]
+            for stop, segment in run.segments(parent, len(segments)):
+                ends[number, stop] = len(segments)
+                segments.append(segment)
+        first_segments.append(len(segments))
+        marks = tuple(replace(mark, start=first_segments[mark.start], stop=first_segments[mark.stop]) for mark in self._marks)
+        return Trace(segments=tuple(segments), marks=marks)
+
+    def _grows(self, tip: Place, tokens: Tokens) -> bool:
+        """Whether the run at the tip was recorded in the message that is open now and may go on with `tokens`."""
+        run = self._runs[tip[0]]
+        return self._message_start is not None and tip[0] >= self._message_start and tip[1] == run.length and tokens.continues(run.chunks[-1])
+
+    def _hang(self, tokens: Tokens) -> None:
+        """Start a new run at the tip, cutting the run it hangs on where it must be cut."""
+        if self._tip is not None and self._tip[1] < self._runs[self._tip[0]].length:
+            self._runs[self._tip[0]].cuts.add(self._tip[1])
+        self._runs.append(Run(parent=self._tip, depth=self._depth(self._tip), chunks=[tokens], length=len(tokens.ids)))
+
+    def _depth(self, place: Place | None) -> int:
+        return 0 if place is None else self._runs[place[0]].depth + place[1]
+
+    def _place(self, run: int, offset: int) -> Place | None:
+        """Before the first token of a run is after the last one of what it hangs on."""
+        return (run, offset) if offset > 0 else self._runs[run].parent
+
+    def _move(self, place: Place | None) -> None:
+        self._check_no_message("fork")
+        if place is not None:
+            run = self._runs[place[0]]
+            if run.chunks[0].media and place[1] < run.length:
+                raise InvalidError(
+                    f"cannot fork after {place[1]} of {run.length} tokens with media {run.chunks[0].media}: record media in a segment of their own"
+                )
+        self._tip = place
+
+    def _stands_on(self, branch: Span) -> bool:
+        """Whether the tip is one of the branch's tokens or hangs on one."""
+        depth = self._runs[branch.run].depth + branch.start
+        place = self._tip
+        while place is not None and place[0] != branch.run and self._runs[place[0]].depth > depth:
+            place = self._runs[place[0]].parent
+        return place is not None and place[0] == branch.run and place[1] > branch.start
+
+    def _check_no_message(self, verb: str) -> None:
+        if self._message_start is not None:
+            raise InvalidError(f"cannot {verb} while a message is open: its tokens must be one chain")
+
+    def _check_mark(self, mark: int) -> None:
+        if not 0 <= mark < len(self._marks):
+            raise InvalidError(f"mark must be the number of one of {len(self._marks)} closed messages, got {mark}")
+
+    def _check_span(self, span: Span) -> None:
+        if not (0 <= span.run < len(self._runs) and 0 <= span.start <= span.stop <= self._runs[span.run].length):
+            raise InvalidError(f"span must be one that this recorder gave, got {span}")
+
+
+def _checked_tokens(
+    ids: npt.ArrayLike,
+    source: Source,
+    logprobs: npt.ArrayLike | None,
+    versions: Sequence[VersionRun],
+    arrays: Mapping[str, npt.ArrayLike],
+    media: Sequence[str],
+) -> Tokens:
+    checked = checked_ids(ids)
+    check_evidence(source, logprobs is not None, bool(versions))
+    if versions:
+        check_versions(versions, len(checked))
+    return Tokens(
+        ids=_owned(checked, ids),
+        source=source,
+        logprobs=None if logprobs is None else _owned(checked_logprobs(logprobs, len(checked)), logprobs),
+        versions=tuple(versions),
+        arrays={name: _owned(array, arrays[name]) for name, array in checked_arrays(arrays, len(checked)).items()},
+        media=tuple(media),
+    )
+
+
+def _owned(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The array, copied if the caller could still change it, and closed for writing."""
+    own = array.copy() if isinstance(given, np.ndarray) and np.may_share_memory(array, given) else array
+    own.setflags(write=False)
+    return own
+
+
+def _run_of(segment: Segment, parent: Place | None, depth: int) -> Run:
+    """A stored segment as a run. Its arrays are shared: stored traces are never written to."""
+    tokens = Tokens(
+        ids=segment.ids,
+        source=segment.source,
+        logprobs=segment.logprobs,
+        versions=segment.versions,
+        arrays=dict(segment.arrays),
+        media=segment.media,
+    )
+    abandoned = {} if segment.abandoned is None else {0: segment.abandoned}
+    return Run(parent=parent, depth=depth, chunks=[tokens], length=len(segment.ids), abandoned=abandoned)
