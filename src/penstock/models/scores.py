@@ -1,0 +1,48 @@
+"""From hidden states to the logprobs of given tokens, with a bounded amount of logits in memory at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import log_softmax, nll_loss
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+_LOGITS_AT_ONCE = 1 << 25
+"""Entries of (token, vocabulary) that are held at once: 128 MB in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenScores:
+    """What a model says about given tokens."""
+
+    logprobs_T: torch.Tensor
+    entropies_T: torch.Tensor
+    """Of the distribution that each token was drawn from, in nats. Carries no gradient."""
+
+
+def token_scores(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, *, temperature: float = 1.0) -> TokenScores:
+    """Score token `targets_T[t]` under the logits of hidden state t divided by `temperature`.
+
+    When the logits do not fit at once they are made chunk by chunk, and again in the backward pass.
+    """
+    rows_per_chunk = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    if len(targets_T) <= rows_per_chunk:
+        logprobs_T, entropies_T = _score(model, hidden_TD, targets_T, temperature)
+        return TokenScores(logprobs_T=logprobs_T, entropies_T=entropies_T)
+    chunks = [
+        checkpoint(_score, model, hidden, targets, temperature, use_reentrant=False, preserve_rng_state=False)
+        for hidden, targets in zip(torch.split(hidden_TD, rows_per_chunk), torch.split(targets_T, rows_per_chunk), strict=True)
+    ]
+    return TokenScores(logprobs_T=torch.cat([logprobs for logprobs, _ in chunks]), entropies_T=torch.cat([entropies for _, entropies in chunks]))
+
+
+def _score(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    logits_TV = head(hidden_TD) / temperature
+    # Half precision is too coarse for ratios; double stays double.
+    logprobs_TV = log_softmax(logits_TV, dim=-1, dtype=torch.promote_types(logits_TV.dtype, torch.float32))
+    with torch.no_grad():
+        entropies_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+    return -nll_loss(logprobs_TV, targets_T, reduction="none"), entropies_T
