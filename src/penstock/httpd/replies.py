@@ -1,0 +1,33 @@
+"""Replies as bytes, and errors in one shape: `{"error": {"code", "message", "request_id"}}`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from penstock.errors import LimitError, PenstockError
+
+
+def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON reply of plain values or dataclasses."""
+    return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+
+
+def msgpack_reply(body: bytes) -> Response:
+    """A reply that is msgpack already."""
+    return Response(body, 200, media_type="application/msgpack")
+
+
+def error_body(code: str, message: str, request_id: str) -> dict[str, Any]:
+    """The shape of every error on native routes."""
+    return {"error": {"code": code, "message": message, "request_id": request_id}}
+
+
+def error_reply(error: PenstockError, request_id: str) -> Response:
+    """An error as the status that its class stands for. Sentences of ours only: no traceback, path or secret."""
+    headers = {"Retry-After": str(math.ceil(error.retry_after_seconds))} if isinstance(error, LimitError) else {}
+    return reply(error_body(error.code, str(error), request_id), error.http_status, headers)

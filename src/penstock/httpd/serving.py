@@ -1,0 +1,50 @@
+"""Start and stop of a server process: one line if it cannot start, a drain when it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from penstock.errors import ConfigError
+from penstock.httpd.guard import Access, Guard
+
+DRAIN_SECONDS = 8
+"""Requests under way may end in this time after SIGTERM; a process is gone within 10 s."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises `ConfigError`, in one line, if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    listener.listen(2048)
+    return listener
+
+
+async def serve_app(app: ASGIApp, access: Access, port: int, *, port_file: Path | None = None, max_connections: int = 4096) -> None:
+    """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken."""
+    listener = bind(access.host, port)
+    config = uvicorn.Config(
+        Guard(app, access),
+        log_level="warning",
+        access_log=False,
+        http="httptools",
+        limit_concurrency=max_connections,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        server_header=False,
+    )
+    if port_file is not None:
+        temporary = port_file.with_name(f".{port_file.name}.{os.getpid()}")
+        temporary.write_text(str(listener.getsockname()[1]))
+        temporary.replace(port_file)
+    await uvicorn.Server(config).serve([listener])
