@@ -268,6 +268,21 @@ def test_a_prefix_tree_spells_its_samples_and_shares_all_that_may_be_shared(tail
     assert tree.num_tokens <= sum(len(sample.ids) for sample in group)
 
 
+@given(st.lists(st.lists(st.integers(0, 1), max_size=6), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_prompts_that_begin_alike_are_computed_once(prompts: list[list[int]]) -> None:
+    group = []
+    for uid, prompt in enumerate(prompts):
+        episode = Episode()
+        if prompt:
+            episode.append(prompt, Source.ENV, [])
+        episode.append([0], Source.SAMPLED, [0])
+        group += samples(episode.rollout(str(uid)))
+    tree = prefix_tree(group)
+    assert tree.num_tokens == len(prompts) + len({tuple(prompt[:length]) for prompt in prompts for length in range(1, len(prompt) + 1)})
+    assert [sum(tree.nodes[node].stop - tree.nodes[node].start for node in tree.path(index)) for index in range(len(prompts))] == [len(p) + 1 for p in prompts]
+
+
 @given(st.lists(OPS, min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
 def test_a_prefix_tree_is_numbered_depth_first(tails: list[list[Op]]) -> None:

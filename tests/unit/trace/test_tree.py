@@ -72,6 +72,19 @@ def test_prompts_are_shared_up_to_where_they_differ_however_they_are_cut() -> No
     assert tree.leaves == (1, 3, 5, 6, 4)
 
 
+def test_a_prompt_that_was_cut_is_found_again_below_the_cut() -> None:
+    prompts = ["1234", "7", "125", "1239"]
+    tree = prefix_tree([sample(prompt, (0, prompt), (1, "s0")) for prompt in prompts])
+    assert tree.nodes == (
+        Node(-1, 0, 0, 2),
+        Node(0, 0, 2, 3),
+        Node(1, 0, 3, 5),
+        Node(1, 3, 3, 5),
+        Node(0, 2, 2, 4),
+        Node(-1, 1, 0, 2),
+    )
+
+
 def test_sampled_tokens_of_different_rollouts_are_never_merged() -> None:
     tree = prefix_tree([sample("a", (0, "s12")), sample("b", (0, "s12"))])
     assert tree.nodes == (Node(-1, 0, 0, 2), Node(-1, 1, 0, 2))

@@ -210,6 +210,16 @@ def test_steps_follow_their_own_branch_and_skip_abandoned_ones() -> None:
     assert [message.content for message in step.resulting_messages_history] == ["user [1]", "assistant [3]", "user [4]"]
 
 
+def test_an_abandoned_answer_is_not_in_the_history_of_its_step() -> None:
+    recorder = Recorder()
+    says(recorder, "assistant", [1])
+    mistaken = says(recorder, "user", [2])
+    recorder.abandon(mistaken, "client_retry")
+    says(recorder, "user", [3])
+    (step,) = steps(rollout_of(recorder))
+    assert [message.content for message in step.resulting_messages_history] == ["assistant [1]", "user [3]"]
+
+
 def test_a_message_that_a_path_leaves_before_its_end_is_not_in_its_history() -> None:
     recorder = Recorder()
     says(recorder, "user", [1])
