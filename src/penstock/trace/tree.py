@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from penstock.types import Sample
+from penstock.types import BoolArray, Sample
 
 _ROOT = -1
 
@@ -69,20 +69,39 @@ def prefix_tree(samples: Sequence[Sample]) -> PrefixTree:
 
     Samples of one rollout that both carry loss on a segment they have in common (the same sample given twice) do not share by identity.
     """
-    draft = _Draft(samples=tuple(samples))
+    samples = tuple(samples)
+    if len(samples) == 1 and len(samples[0].ids) > 0:
+        return PrefixTree(samples=samples, nodes=(Node(_ROOT, 0, 0, len(samples[0].ids)),), leaves=(0,))
+    prefixes = [sample.ids[: _shareable_length(sample)].tobytes() for sample in samples]
+    repeated = _repeated_uids(samples)
+    # Most groups are one prompt and a reply to it from each member: there is nothing to search for.
+    if not repeated and len(set(prefixes)) == 1 and prefixes[0]:
+        length = len(prefixes[0]) // samples[0].ids.itemsize
+        if all(len(sample.ids) > length for sample in samples):
+            return _one_prompt(samples, length)
+    return _merged(samples, prefixes, repeated)
+
+
+def _one_prompt(samples: tuple[Sample, ...], length: int) -> PrefixTree:
+    """The tree of samples that share their first `length` tokens and nothing else."""
+    replies = [Node(0, index, length, len(sample.ids)) for index, sample in enumerate(samples)]
+    return PrefixTree(samples=samples, nodes=(Node(_ROOT, 0, 0, length), *replies), leaves=tuple(range(1, len(samples) + 1)))
+
+
+def _merged(samples: tuple[Sample, ...], prefixes: Sequence[bytes], repeated: set[str]) -> PrefixTree:
+    """The tree of any samples: their shareable prefixes by ids, then the rest by identity."""
+    draft = _Draft(samples=samples)
     prefix_ends: dict[bytes, int] = {}
     copies: dict[str, list[list[int]]] = {}
     tails: dict[tuple[int, str, int, int], int] = {}
     ends = []
-    repeated = _repeated_uids(draft.samples)
-    for index, sample in enumerate(draft.samples):
-        length = _shareable_length(sample)
-        key = sample.ids[:length].tobytes()
-        end = prefix_ends.get(key)
+    for index, (sample, prefix) in enumerate(zip(samples, prefixes, strict=True)):
+        length = len(prefix) // sample.ids.itemsize
+        end = prefix_ends.get(prefix)
         if end is None:
-            end = prefix_ends[key] = draft.add_prefix(index, length)
+            end = prefix_ends[prefix] = draft.add_prefix(index, length)
         if sample.rollout_uid in repeated:
-            copy = _copy_to_join(draft.samples, copies.setdefault(sample.rollout_uid, []), index)
+            copy = _copy_to_join(samples, copies.setdefault(sample.rollout_uid, []), index)
             end = draft.add_segments(index, end, copy, tails)
         elif length < len(sample.ids):
             end = draft.add_node(end, index, length, len(sample.ids))
@@ -93,11 +112,16 @@ def prefix_tree(samples: Sequence[Sample]) -> PrefixTree:
 def _shareable_length(sample: Sample) -> int:
     """Tokens before the first one that was sampled, carries loss or stands for media: equal ids mean equal content only up to there."""
     length = sample.media[0][0] if sample.media else len(sample.ids)
-    for special in (sample.loss_mask[:length], sample.versions[:length] >= 0):
-        # argmax of an array without any True is 0 as well, so the place it names is looked at again.
-        if length and special[first := int(special.argmax())]:
-            length = min(length, first)
-    return length
+    length = _first_true(sample.loss_mask[:length], length)
+    return _first_true(sample.versions[:length] >= 0, length)
+
+
+def _first_true(mask_T: BoolArray, length: int) -> int:
+    """Place of the first True among `length` entries, `length` if there is none."""
+    if length == 0:
+        return 0
+    first = mask_T.argmax()  # 0 as well where nothing is True, so the place is looked at again
+    return int(first) if mask_T[first] else length
 
 
 def _repeated_uids(samples: tuple[Sample, ...]) -> set[str]:
