@@ -1,7 +1,7 @@
 """Models in torch: loading, identity of weights, attention over prefix trees. Used by the learner, and by whoever needs weights or their digest.
 
 - `load_model`, `init_model`: a Hugging Face causal-LM directory of the Llama or Qwen families as a module; a small new one.
-- `model_tensors`, `load_tensors`: the tensors of a module by name, tied ones once.
+- `model_tensors`, `check_tensors`, `load_tensors`: the tensors of a module by name, tied ones once.
 - `weights_digest`, `read_weights`, `write_weights`, `weights_path`, `keep_weights`: what names and holds a set of weights.
 - `TreeLayout`, `tree_layout`, `tree_hidden`, `token_scores`: exact passes over packed prefix trees through the unmodified classes.
 - `Demonstration`, `WarmUpConfig`, `warm_up`: supervised training on (prompt, reply) pairs.
@@ -16,10 +16,12 @@ from penstock.models.tree import TREE_ATTENTION, TreeLayout, tree_hidden, tree_l
 from penstock.models.warmup import Demonstration, WarmUpConfig, WarmUpResult, warm_up
 from penstock.models.weights import (
     Tensors,
+    check_tensors,
     keep_weights,
     load_tensors,
     model_tensors,
     read_weights,
+    sync,
     weights_digest,
     weights_path,
     write_weights,
@@ -35,12 +37,14 @@ __all__ = [
     "TreeLayout",
     "WarmUpConfig",
     "WarmUpResult",
+    "check_tensors",
     "init_model",
     "keep_weights",
     "load_model",
     "load_tensors",
     "model_tensors",
     "read_weights",
+    "sync",
     "token_scores",
     "tree_hidden",
     "tree_layout",

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from penstock.chat import BOS_ID, EOS_ID, PAD_ID, write_byte_tokenizer
 from penstock.errors import ConfigError
 from penstock.models.weights import model_tensors, sync, write_weights
 
@@ -23,7 +24,6 @@ SIZES: dict[str, tuple[int, int, int, int]] = {
 
 VOCABULARY = 512
 """Bytes, special tokens, and room for more."""
-PAD_ID, EOS_ID, BOS_ID = 256, 257, 258
 
 
 def init_model(directory: Path | str, *, size: str = "nano", template: str = "chatml", seed: int = 0, max_positions: int = 4096) -> None:
@@ -43,6 +43,7 @@ def init_model(directory: Path | str, *, size: str = "nano", template: str = "ch
     temporary.mkdir()
     try:
         save_model(temporary, model)
+        write_byte_tokenizer(temporary, template, vocab_size=VOCABULARY)
         temporary.replace(directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

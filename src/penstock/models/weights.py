@@ -35,7 +35,14 @@ def model_tensors(model: torch.nn.Module) -> Tensors:
 
 
 def load_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy `tensors` into `model`. Raises `WeightsError`, with nothing changed, unless names, shapes and dtypes are exactly the model's."""
+    """Copy `tensors` into `model`. Raises `WeightsError`, with nothing changed, if they are those of another model."""
+    check_tensors(model, tensors)
+    for name, own in model_tensors(model).items():
+        own.copy_(tensors[name])
+
+
+def check_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises `WeightsError` unless names, shapes and dtypes of `tensors` are exactly those of `model`."""
     own = model_tensors(model)
     if own.keys() != tensors.keys():
         missing, foreign = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
@@ -45,8 +52,6 @@ def load_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) ->
             raise WeightsError(
                 f"{name} is {_dtype_name(tensor)} {tuple(tensor.shape)}, the model has {_dtype_name(own[name])} {tuple(own[name].shape)}",
             )
-    for name, tensor in tensors.items():
-        own[name].copy_(tensor)
 
 
 def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -64,9 +69,12 @@ def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def read_weights(path: Path) -> Tensors:
-    """The tensors in the safetensors file `path`. Raises `WeightsError` when it is missing, truncated or something else."""
+    """The tensors in the safetensors file `path`. Raises `WeightsError` when it is missing, truncated or something else.
+
+    They are copies in memory that torch aligned, so that arithmetic on them does not round by how the file happens to lie.
+    """
     try:
-        return load_file(path)
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except FileNotFoundError:
         raise WeightsError(f"there is no weights file {path.name}") from None
     except (SafetensorError, OSError, ValueError) as error:

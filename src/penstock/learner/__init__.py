@@ -1,0 +1,14 @@
+"""The learner: from a packed batch to new weights, and to files that a later life continues from.
+
+- `config`: `LearnerConfig`, `LossConfig`, `GateConfig`. Importable without torch.
+- `step`: `Learner`, whose `step` is the whole arithmetic of one update; `StepResult`.
+- `losses`, `denominators`: what is minimised, by name, and how it is averaged.
+- `gate`: agreement of the sampler's logprobs with the learner's. `snapshots`: older weights to compare under.
+- `checkpoints`: `Checkpoints`, directories that are complete or invisible.
+
+Everything but the configs needs torch and is imported from its module.
+"""
+
+from penstock.learner.config import GateConfig, LearnerConfig, LossConfig
+
+__all__ = ["GateConfig", "LearnerConfig", "LossConfig"]

@@ -1,0 +1,87 @@
+"""The gate: the sampler's logprobs against the learner's, under the version that sampled the token.
+
+Honest engines differ by rounding only. A wrong, stale or missing weight anywhere shows here within one update, before it trains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.learner.config import GateConfig
+from penstock.types import Float64Array, Int32Array
+
+_BIN_EDGES = np.logspace(-9, 2, 11 * 12 + 1)
+"""Twelve bins a decade, from 1e-9 to 100 nats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """How far sampler and learner disagree over some tokens, in nats."""
+
+    tokens: int = 0
+    """How many were compared."""
+    mixed_kv: int = 0
+    """How many were left out because the sampler's cache held older weights."""
+    p999: float = 0.0
+    """Smallest bound that 99.9 % of the tokens keep."""
+    max: float = 0.0
+    histogram: tuple[int, ...] = ()
+    """Tokens by size of the difference: below 1e-9, then twelve bins a decade, the last one open. Empty: no token."""
+
+    def __add__(self, other: Mismatch) -> Mismatch:
+        """Over both sets of tokens. `p999` is then the upper edge of its bin, at most 21 % too large, never too small."""
+        if self.tokens == 0 or other.tokens == 0:
+            full = self if other.tokens == 0 else other
+            return Mismatch(tokens=full.tokens, mixed_kv=self.mixed_kv + other.mixed_kv, p999=full.p999, max=full.max, histogram=full.histogram)
+        histogram = np.add(self.histogram, other.histogram)
+        largest = max(self.max, other.max)
+        place = int(np.searchsorted(np.cumsum(histogram), _rank(int(histogram.sum()))))
+        return Mismatch(
+            tokens=self.tokens + other.tokens,
+            mixed_kv=self.mixed_kv + other.mixed_kv,
+            p999=float(min(largest, _BIN_EDGES[place])) if place < len(_BIN_EDGES) else largest,
+            max=largest,
+            histogram=tuple(histogram.tolist()),
+        )
+
+
+def mismatch(sampler_L: Float64Array, learner_L: Float64Array, *, mixed_kv: int) -> Mismatch:
+    """Compare logprobs of the same tokens.
+
+    >>> mismatch(np.array([-1.0, -2.0]), np.array([-1.0, -2.5]), mixed_kv=3).max
+    0.5
+    """
+    differences_L = np.sort(np.abs(sampler_L - learner_L))
+    if len(differences_L) == 0:
+        return Mismatch(mixed_kv=mixed_kv)
+    return Mismatch(
+        tokens=len(differences_L),
+        mixed_kv=mixed_kv,
+        p999=float(differences_L[_rank(len(differences_L)) - 1]),
+        max=float(differences_L[-1]),
+        histogram=tuple(np.bincount(np.searchsorted(_BIN_EDGES, differences_L), minlength=len(_BIN_EDGES) + 1).tolist()),
+    )
+
+
+def breach(sampler_L: Float64Array, learner_L: Float64Array, versions_L: Int32Array, config: GateConfig) -> str | None:
+    """A sentence that says which version disagrees most, how much and where, if the bounds are broken; None if they hold."""
+    found = mismatch(sampler_L, learner_L, mixed_kv=0)
+    if found.max <= config.max_limit and found.p999 <= config.p999_limit:
+        return None
+    differences_L = np.abs(sampler_L - learner_L)
+    worst = int(np.argmax(differences_L))
+    mine_L = versions_L == versions_L[worst]
+    num_apart = int((differences_L[mine_L] > config.p999_limit).sum())
+    return (
+        f"sampler and learner disagree about version {versions_L[worst]}: {num_apart} of its {int(mine_L.sum())} tokens differ by more than "
+        f"{config.p999_limit:g}, at most by {found.max:.3g} (bound {config.max_limit:g}; p99.9 over all {found.tokens} tokens {found.p999:.3g}); where they "
+        f"differ most the sampler gave {sampler_L[worst]:.6f}, the learner {learner_L[worst]:.6f}. "
+        "A server sampled from other weights than it named, or computes them differently"
+    )
+
+
+def _rank(count: int) -> int:
+    """How many of `count` tokens are 99.9 % of them, rounded up."""
+    return -(-count * 999 // 1000)

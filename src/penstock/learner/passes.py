@@ -1,0 +1,102 @@
+"""Passes of a model over a packed batch, one micro-batch at a time. What comes back is in the order of the batch, whatever the micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from penstock.batching import micro_batches
+from penstock.learner.config import LearnerConfig, LossConfig
+from penstock.learner.denominators import token_weights
+from penstock.learner.lines import Line, line_of
+from penstock.learner.losses import LossInputs, TokenLosses, loss_named
+from penstock.models import TokenScores, token_scores, tree_hidden
+from penstock.types import BoolArray, Float64Array, RlExample
+
+_WEIGHTS = "loss_weights"
+"""Array that carries the weights of the whole update into its micro-batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedTokens:
+    """Tokens with loss of the whole batch, row by row."""
+
+    logprobs_L: Float64Array
+    """Under the weights before the update."""
+    entropies_L: Float64Array
+    losses_L: Float64Array
+    weights_L: Float64Array
+    """The loss of the update is the sum of losses times weights."""
+    clipped_L: BoolArray
+
+
+def train(model: PreTrainedModel, example: RlExample, config: LearnerConfig, loss: LossConfig) -> TrainedTokens:
+    """Forward and backward over `example`, the whole update, at least one token with loss. Adds to the gradients of the model's parameters."""
+    weighted = replace(example, arrays={**example.arrays, _WEIGHTS: token_weights(example, loss)})
+    parts = [
+        _train_part(model, part, line_of(part, part.loss_mask), config, loss)
+        for part in micro_batches(weighted, config.micro_batch_tokens)
+        if part.loss_mask.any()
+    ]
+    return TrainedTokens(
+        logprobs_L=np.concatenate([part.logprobs_L for part in parts]),
+        entropies_L=np.concatenate([part.entropies_L for part in parts]),
+        losses_L=np.concatenate([part.losses_L for part in parts]),
+        weights_L=np.concatenate([part.weights_L for part in parts]),
+        clipped_L=np.concatenate([part.clipped_L for part in parts]),
+    )
+
+
+def logprobs_of(model: PreTrainedModel, example: RlExample, wanted_RT: BoolArray, config: LearnerConfig) -> Float64Array:
+    """Logprobs of the tokens where `wanted_RT` is true, row by row, without gradients. Only what they hang on is computed."""
+    masked = replace(example, loss_mask=wanted_RT)
+    with torch.no_grad():
+        parts = [
+            _numbers(_scores(model, line_of(part, part.loss_mask), config).logprobs_T)
+            for part in micro_batches(masked, config.micro_batch_tokens)
+            if part.loss_mask.any()
+        ]
+    return np.concatenate(parts)
+
+
+def _train_part(model: PreTrainedModel, part: RlExample, line: Line, config: LearnerConfig, loss: LossConfig) -> TrainedTokens:
+    scores = _scores(model, line, config)
+    losses = _token_losses(part, line, scores, loss)
+    weights_L = part.arrays[_WEIGHTS].reshape(-1)[line.places_L]
+    weighted_sum = (losses.losses_L * torch.from_numpy(weights_L).to(losses.losses_L.dtype)).sum()
+    weighted_sum.backward()  # type: ignore[no-untyped-call]
+    return TrainedTokens(
+        logprobs_L=_numbers(scores.logprobs_T),
+        entropies_L=_numbers(scores.entropies_T),
+        losses_L=_numbers(losses.losses_L),
+        weights_L=weights_L,
+        clipped_L=losses.clipped_L.numpy(),
+    )
+
+
+def _scores(model: PreTrainedModel, line: Line, config: LearnerConfig) -> TokenScores:
+    hidden_TD = tree_hidden(model, line.ids_T, line.positions_T, line.layout)
+    return token_scores(model, hidden_TD[line.predictors_L], line.targets_L, temperature=config.temperature)
+
+
+def _token_losses(part: RlExample, line: Line, scores: TokenScores, loss: LossConfig) -> TokenLosses:
+    def at_places(values_RT: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(values_RT.reshape(-1)[line.places_L])
+
+    inputs = LossInputs(
+        logprobs_L=scores.logprobs_T,
+        behaviour_logprobs_L=at_places(part.policy_logprobs),
+        advantages_L=at_places(part.advantages),
+        sample_ids_L=at_places(part.sample_ids),
+        reference_logprobs_L=None if part.reference_logprobs is None else at_places(part.reference_logprobs),
+    )
+    return loss_named(loss.name)(inputs, loss)
+
+
+def _numbers(values_L: torch.Tensor) -> Float64Array:
+    return values_L.detach().double().numpy()
