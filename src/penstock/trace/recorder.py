@@ -1,6 +1,6 @@
 """The only maker of `Trace`. Used by the rollout worker and the gateway, one recorder for each episode or session.
 
-Each call costs what it adds, however long the history is; only `ids`, `trace` and `resume` look at all of it.
+Each call costs what it adds or goes back over, however long the history is; only `ids`, `trace` and `resume` look at all of it.
 
     recorder = Recorder()
     recorder.open_message()
@@ -136,24 +136,17 @@ class Recorder:
         """
         if self._message_start is None:
             raise InvalidError(f"no message is open for the message of {message.role!r}")
-        start, self._message_start = self._message_start, None
-        for run in self._runs[start:]:
+        mark = Mark(message=message, start=self._message_start, stop=len(self._runs), inference=inference, timestamp=timestamp)
+        self._marks.append(_with_later_facts(mark, reward, rewards, step))
+        self._message_start = None
+        for run in self._runs[mark.start :]:
             run.joined()
-        self._marks.append(Mark(message=message, start=start, stop=len(self._runs), inference=inference, timestamp=timestamp))
-        number = len(self._marks) - 1
-        self.attach(number, reward=reward, rewards=rewards, step=step)
-        return number
+        return len(self._marks) - 1
 
     def attach(self, mark: int, *, reward: float | None = None, rewards: Mapping[str, float] | None = None, step: StepFacts | None = None) -> None:
         """Add to a closed message what is known only later. None leaves what is there; named rewards are added to the others."""
         self._check_mark(mark)
-        old = self._marks[mark]
-        self._marks[mark] = replace(
-            old,
-            reward=old.reward if reward is None else checked_number(reward, "reward"),
-            rewards={**old.rewards, **{name: checked_number(value, f"rewards[{name!r}]") for name, value in (rewards or {}).items()}},
-            step=old.step if step is None else step,
-        )
+        self._marks[mark] = _with_later_facts(self._marks[mark], reward, rewards, step)
 
     def message_spans(self, mark: int) -> tuple[Span, ...]:
         """The tokens of a closed message: `fork` after the last span to go on from it, `abandon` the first to give it up."""
@@ -191,12 +184,13 @@ class Recorder:
         if len(branch) == 0:
             raise InvalidError(f"branch must hold a token, got {branch}")
         self._check_no_message("abandon")
-        run = self._runs[branch.run]
+        run, before = self._runs[branch.run], self._place(branch.run, branch.start)
+        self._check_cut(before)
         if branch.start > 0:
             run.cuts.add(branch.start)
         run.abandoned[branch.start] = reason
         if self._stands_on(branch):
-            self._tip = self._place(branch.run, branch.start)
+            self._tip = before
 
     def trace(self) -> Trace:
         """All that was recorded so far. Later calls do not change it. Tokens of a message that is still open have no mark."""
@@ -233,12 +227,7 @@ class Recorder:
 
     def _move(self, place: Place | None) -> None:
         self._check_no_message("fork")
-        if place is not None:
-            run = self._runs[place[0]]
-            if run.chunks[0].media and place[1] < run.length:
-                raise InvalidError(
-                    f"cannot fork after {place[1]} of {run.length} tokens with media {run.chunks[0].media}: record media in a segment of their own"
-                )
+        self._check_cut(place)
         self._tip = place
 
     def _stands_on(self, branch: Span) -> bool:
@@ -248,6 +237,14 @@ class Recorder:
         while place is not None and place[0] != branch.run and self._runs[place[0]].depth > depth:
             place = self._runs[place[0]].parent
         return place is not None and place[0] == branch.run and place[1] > branch.start
+
+    def _check_cut(self, place: Place | None) -> None:
+        """A segment does not say which of its tokens media stand behind, so it cannot be cut in two."""
+        if place is None:
+            return
+        run, offset = self._runs[place[0]], place[1]
+        if run.chunks[0].media and offset < run.length:
+            raise InvalidError(f"cannot fork after {offset} of {run.length} tokens with media {run.chunks[0].media}: record media in a segment of their own")
 
     def _check_no_message(self, verb: str) -> None:
         if self._message_start is not None:
@@ -260,6 +257,15 @@ class Recorder:
     def _check_span(self, span: Span) -> None:
         if not (0 <= span.run < len(self._runs) and 0 <= span.start <= span.stop <= self._runs[span.run].length):
             raise InvalidError(f"span must be one that this recorder gave, got {span}")
+
+
+def _with_later_facts(mark: Mark, reward: float | None, rewards: Mapping[str, float] | None, step: StepFacts | None) -> Mark:
+    return replace(
+        mark,
+        reward=mark.reward if reward is None else checked_number(reward, "reward"),
+        rewards={**mark.rewards, **{name: checked_number(value, f"rewards[{name!r}]") for name, value in (rewards or {}).items()}},
+        step=mark.step if step is None else step,
+    )
 
 
 def _checked_tokens(

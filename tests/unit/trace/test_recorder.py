@@ -329,6 +329,16 @@ def test_a_reward_that_is_no_finite_number_is_refused(reward: float) -> None:
         recorder.attach(mark, rewards={"format": reward})
 
 
+def test_a_message_that_is_refused_stays_open() -> None:
+    recorder = Recorder()
+    recorder.open_message()
+    recorder.append([1], Source.ENV)
+    with pytest.raises(InvalidError, match="reward must be"):
+        recorder.close_message(USER, reward=float("nan"))
+    assert recorder.trace().marks == ()
+    assert recorder.close_message(USER, reward=0.0) == 0
+
+
 def test_calls_out_of_order_are_refused() -> None:
     recorder = Recorder()
     span = recorder.append([1, 2], Source.ENV)
@@ -361,5 +371,7 @@ def test_tokens_with_media_are_not_cut() -> None:
     picture = recorder.append([1, 1, 1], Source.ENV, media=("digest",))
     with pytest.raises(InvalidError, match="after 2 of 3 tokens with media"):
         recorder.fork(picture, tokens=2)
+    with pytest.raises(InvalidError, match="after 1 of 3 tokens with media"):
+        recorder.abandon(Span(run=picture.run, start=1, stop=3), "client_retry")
     recorder.fork(picture)
     assert recorder.trace().segments[0].media == ("digest",)
