@@ -1,0 +1,28 @@
+"""The only place that knows formats: strict JSON and msgpack, and every noun in both.
+
+    noun --encode_json-->    {"schema": 1, "kind": "rollout", "value": {...}}   --decode_json-->    equal noun
+    noun --encode_msgpack--> the same, arrays as binary                         --decode_msgpack--> equal noun
+
+Servers, clients and stores call these; nothing else in penstock imports a codec. Any frozen dataclass of plain types and nouns can be sent:
+requests and replies are declared beside the part that answers them.
+"""
+
+from penstock.wire._canonical import canonical_json, checksum, digest
+from penstock.wire._envelope import SCHEMA, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
+from penstock.wire._rules import check_id
+from penstock.wire._strict import MAX_DEPTH, parse_json
+
+__all__ = [
+    "MAX_DEPTH",
+    "SCHEMA",
+    "canonical_json",
+    "check_id",
+    "checksum",
+    "decode_json",
+    "decode_msgpack",
+    "digest",
+    "encode_json",
+    "encode_msgpack",
+    "kind_of",
+    "parse_json",
+]

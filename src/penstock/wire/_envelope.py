@@ -1,0 +1,178 @@
+"""Encoding and decoding of whole nouns, each in an envelope `{"schema": 1, "kind": "rollout", "value": {...}}`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar, get_args
+
+import msgspec
+import numpy as np
+
+from penstock.errors import InputError, InvalidError, PenstockError
+from penstock.wire import _arrays
+from penstock.wire._check import check_of
+from penstock.wire._fault import Fault
+from penstock.wire._fields import refuse_unknown_fields
+from penstock.wire._rules import check_vocabulary
+from penstock.wire._strict import parse_json, parse_msgpack, refuse_wide_integers, show
+
+Noun = TypeVar("Noun")
+
+SCHEMA = 1
+"""Number of the form described here. A change that older readers would misread gets the next one."""
+
+
+class _Format(NamedTuple):
+    encode: Callable[..., bytes]
+    decode: Callable[..., Any]
+    parse: Callable[[bytes], Any]
+    to_array: Callable[[Any, np.dtype[Any] | None], _arrays.Array]
+    from_array: Callable[[_arrays.Array], Any]
+
+
+_JSON = _Format(msgspec.json.encode, msgspec.json.decode, parse_json, _arrays.from_json, _arrays.to_json)
+_MSGPACK = _Format(msgspec.msgpack.encode, msgspec.msgpack.decode, parse_msgpack, _arrays.from_ext, _arrays.to_ext)
+
+
+@cache
+def kind_of(noun: Any) -> str:
+    """Name of a noun on the wire.
+
+    >>> from penstock.types import GroupRecord
+    >>> kind_of(GroupRecord)
+    'group_record'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", noun.__name__).lower()
+
+
+def encode_json(noun: object) -> bytes:
+    """The noun as JSON, arrays as lists. Raises `InputError` for values that `decode_json` would refuse."""
+    body = _encode(noun, _JSON)
+    refuse_wide_integers(noun, body)
+    return body
+
+
+def encode_msgpack(noun: object) -> bytes:
+    """The noun as msgpack, arrays as bytes. Raises `InputError` for values that `decode_msgpack` would refuse. The same noun gives the same bytes."""
+    return _encode(noun, _MSGPACK)
+
+
+def decode_json(body: bytes, noun: type[Noun], *, vocabulary: int | None = None) -> Noun:
+    """The noun in `body`. `vocabulary`, if given, bounds the token ids of its segments.
+
+    Raises `MalformedError` if the bytes are wrong, `InvalidError` if a value is; both name the place.
+    """
+    value: Noun = _decode(body, noun, vocabulary, _JSON)
+    refuse_wide_integers(value, body)
+    return value
+
+
+def decode_msgpack(body: bytes, noun: type[Noun], *, vocabulary: int | None = None) -> Noun:
+    """As `decode_json`, from msgpack."""
+    value: Noun = _decode(body, noun, vocabulary, _MSGPACK)
+    return value
+
+
+@cache
+def _envelope(noun: Any) -> Any:
+    if not dataclasses.is_dataclass(noun):
+        raise TypeError(f"{noun} is not a dataclass: it has no form on the wire")
+    return msgspec.defstruct("Envelope", [("schema", int), ("kind", str), ("value", noun)], forbid_unknown_fields=True)
+
+
+def _encode(noun: Any, form: _Format) -> bytes:
+    wanted: Any = type(noun)
+    kind = kind_of(wanted)
+    sealed = _envelope(wanted)(SCHEMA, kind, noun)
+    try:
+        _check(wanted, noun)
+        return form.encode(sealed, enc_hook=partial(_plain_of, form))
+    except Fault as fault:
+        raise fault.as_error(kind) from None
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"{kind} has a lone surrogate in {show(error.object)}") from None
+    except OverflowError:
+        raise InvalidError(f"{kind} has an integer beyond 64 bits") from None
+
+
+def _plain_of(form: _Format, value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return form.from_array(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise Fault(f"holds a {type(value).__name__}, which has no form on the wire")
+
+
+def _check(noun: Any, value: Any) -> None:
+    check = check_of(noun)
+    if check is not None:
+        check(value, 1)
+
+
+def _decode(body: bytes, noun: Any, vocabulary: int | None, form: _Format) -> Any:
+    kind = kind_of(noun)
+    arrays: list[Any] = []
+
+    def to_array(hint: Any, plain: Any) -> _arrays.Array:
+        arrays.append(plain)
+        return form.to_array(plain, _dtype_of(hint))
+
+    try:
+        sealed = form.decode(body, type=_envelope(noun), dec_hook=to_array)
+    except (ValueError, RecursionError, PenstockError) as error:
+        raise _refusal(body, noun, form, error) from None
+    if sealed.schema != SCHEMA or sealed.kind != kind:
+        raise _wrong_envelope({"schema": sealed.schema, "kind": sealed.kind}, kind)
+    # Bytes that come out again as they went in hold no key twice and no unknown one. So do most bodies: we wrote them. Others, hand-written or
+    # with fields left out, are looked at key by key. Arrays come by in the same order both times, or the bytes differ anyway.
+    unused = iter(arrays)
+    if form.encode(sealed, enc_hook=lambda _: next(unused)) != body:
+        refuse_unknown_fields(form.parse(body)["value"], noun, kind)
+    try:
+        _check(noun, sealed.value)
+        if vocabulary is not None:
+            check_vocabulary(sealed.value, vocabulary)
+    except Fault as fault:
+        raise fault.as_error(kind) from None
+    return sealed.value
+
+
+@cache
+def _dtype_of(hint: Any) -> np.dtype[Any] | None:
+    """The type that an annotation such as `npt.NDArray[np.int32]` names; None if it names none."""
+    scalar = get_args(get_args(hint)[1])[0]
+    return None if scalar is Any else np.dtype(scalar)
+
+
+def _refusal(body: bytes, noun: Any, form: _Format, error: Exception) -> InputError:
+    """Why `body` is refused, in the order in which a reader would ask: are the bytes right, is it this noun, which field is wrong."""
+    kind = kind_of(noun)
+    try:
+        tree = form.parse(body)
+    except InputError as malformed:
+        return malformed
+    if type(tree) is not dict or tree.keys() != {"schema", "kind", "value"} or type(tree["schema"]) is bool or (tree["schema"], tree["kind"]) != (SCHEMA, kind):
+        return _wrong_envelope(tree, kind)
+    message, _, path = str(error).partition(" - at `$")
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
+    for name, index in steps:
+        tree = tree[name] if name else tree[int(index)]
+        if not isinstance(tree, (dict, list)):
+            break
+    where = path.rstrip("`").removeprefix(".value")
+    return InvalidError(f"{kind}{where}: {message} (in {show(tree)})")
+
+
+def _wrong_envelope(tree: Any, kind: str) -> InvalidError:
+    if type(tree) is dict and tree.keys() >= {"schema", "kind"}:
+        schema = tree["schema"]
+        if type(schema) is not int or schema != SCHEMA:
+            return InvalidError(
+                f"{kind} has schema {show(schema)}; this penstock reads {SCHEMA}: use the penstock that wrote it, or write it again with schema {SCHEMA}"
+            )
+        if tree["kind"] != kind:
+            return InvalidError(f"expected a {kind}, got a {show(tree['kind'])}")
+    return InvalidError(f'{kind} must come as {{"schema": {SCHEMA}, "kind": "{kind}", "value": {{...}}}}, got {show(tree)}')

@@ -1,0 +1,211 @@
+"""What the fields of the nouns may hold beyond their types. Checked when a noun is decoded and, by the same code, before it is encoded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.errors import InvalidError
+from penstock.types import (
+    Annotation,
+    AnnotationRecord,
+    CheckpointRecord,
+    Group,
+    GroupRecord,
+    JournalEntry,
+    MemberRecord,
+    Outcome,
+    Payload,
+    Plan,
+    PlannedGroup,
+    Problem,
+    Rollout,
+    RolloutRecord,
+    RunRecord,
+    Sample,
+    Segment,
+    SessionRecord,
+    Source,
+    TermRecord,
+    Trace,
+    Version,
+    VersionRun,
+    WeightManifest,
+)
+from penstock.wire._fault import Fault
+from penstock.wire._strict import show
+
+_ID = re.compile(r"[A-Za-z0-9_.:/@+=%~-]{1,256}")
+_DIGEST = re.compile(r"[A-Za-z0-9_:-]{0,128}")
+
+IDS: dict[type, frozenset[str]] = {
+    noun: frozenset(names.split())
+    for noun, names in (
+        (Annotation, "run rollout_uid name"),
+        (AnnotationRecord, "run rollout_uid group_id name uid"),
+        (CheckpointRecord, "run"),
+        (Group, "run id environment problem_id"),
+        (GroupRecord, "run id environment problem_id"),
+        (JournalEntry, "run episode"),
+        (MemberRecord, "run group_id session uid"),
+        (Outcome, "run"),
+        (Payload, "run uid"),
+        (Plan, "run"),
+        (PlannedGroup, "id"),
+        (Problem, "id environment parent"),
+        (Rollout, "run environment problem_id group_id rollout_uid"),
+        (RolloutRecord, "run uid group_id"),
+        (RunRecord, "run"),
+        (Sample, "run environment group_id rollout_uid"),
+        (SessionRecord, "run session worker"),
+        (TermRecord, "run owner"),
+        (Version, "run policy"),
+        (VersionRun, "policy"),
+        (WeightManifest, "run policy"),
+    )
+}
+"""Fields that hold ids."""
+
+DIGESTS = frozenset(("digest", "prefix_digest", "config_digest", "template_digest", "tokenizer_digest"))
+"""Fields of any noun that hold digests. They name files, so they have no dots or slashes."""
+
+NAMED = frozenset(("rewards", "arrays", "fractions", "carry"))
+"""Mappings of any noun whose keys are names: they become names of metrics and columns."""
+
+COUNTS: dict[type, frozenset[str]] = {
+    noun: frozenset(names.split())
+    for noun, names in (
+        (GroupRecord, "size order credit tokens longest usable pending"),
+        (JournalEntry, "index"),
+        (MemberRecord, "member retry"),
+        (Outcome, "update version"),
+        (Plan, "update tokens"),
+        (Rollout, "member retry"),
+        (RolloutRecord, "member retry tokens sampled_tokens prefix_tokens"),
+        (Version, "version"),
+        (VersionRun, "version"),
+        (WeightManifest, "version num_bytes"),
+    )
+}
+"""Integers that are never negative."""
+
+
+def check_id(text: str, field: str) -> str:
+    """`text`, if it may be an id: 1 to 256 of `A-Z a-z 0-9 _ . : / @ + = % ~ -`, without `..`. Else `InvalidError`.
+
+    >>> check_id("math/0/17", "group_id")
+    'math/0/17'
+    >>> check_id("../x", "group_id")
+    Traceback (most recent call last):
+    penstock.errors.InvalidError: group_id must be 1 to 256 of A-Z a-z 0-9 _ . : / @ + = % ~ - without '..', got '../x'
+    """
+    try:
+        return require_id(text)
+    except Fault as fault:
+        raise InvalidError(f"{field} {fault.message}") from None
+
+
+def require_id(text: Any) -> str:
+    """As `check_id`, for a field of a noun."""
+    if type(text) is not str or _ID.fullmatch(text) is None or ".." in text:
+        raise Fault(f"must be 1 to 256 of A-Z a-z 0-9 _ . : / @ + = % ~ - without '..', got {show(text)}")
+    return text
+
+
+def require_digest(text: Any) -> str:
+    """A digest, or nothing yet."""
+    if type(text) is not str or _DIGEST.fullmatch(text) is None:
+        raise Fault(f"must be a digest: up to 128 of A-Z a-z 0-9 _ : -, got {show(text)}")
+    return text
+
+
+def _check_version_run(run: VersionRun) -> None:
+    if run.count < 1:
+        raise Fault(f"must be 1 or more, got {run.count}", ".count")
+
+
+def _check_segment(segment: Segment) -> None:
+    num_tokens = len(segment.ids)
+    if segment.parent is not None and segment.parent < 0:
+        raise Fault(f"must be 0 or more, got {segment.parent}", ".parent")
+    if segment.logprobs is not None and len(segment.logprobs) != num_tokens:
+        raise Fault(f"must have one entry for each of {num_tokens} tokens, got {len(segment.logprobs)}", ".logprobs")
+    if segment.versions and sum(run.count for run in segment.versions) != num_tokens:
+        raise Fault(f"must count to {num_tokens} tokens, got {sum(run.count for run in segment.versions)}", ".versions")
+    for name, array in segment.arrays.items():
+        if array.ndim == 0 or len(array) != num_tokens:
+            raise Fault(f"must have one entry for each of {num_tokens} tokens, got shape {array.shape}", f".arrays[{name!r}]")
+    if segment.source is Source.SAMPLED:
+        if segment.logprobs is None:
+            raise Fault("are missing: every sampled token has one", ".logprobs")
+        if num_tokens and not segment.versions:
+            raise Fault("are missing: every sampled token carries the version that sampled it", ".versions")
+    elif segment.source is not Source.INJECTED and (segment.logprobs is not None or segment.versions):
+        raise Fault(
+            f"must be absent on tokens that no model sampled (source {segment.source.value})", ".logprobs" if segment.logprobs is not None else ".versions"
+        )
+
+
+def _check_trace(trace: Trace) -> None:
+    for index, segment in enumerate(trace.segments):
+        if segment.parent is not None and segment.parent >= index:
+            raise Fault(f"must be smaller than the segment's own index {index}, got {segment.parent}", f".segments[{index}].parent")
+    num_segments = len(trace.segments)
+    for index, mark in enumerate(trace.marks):
+        if not 0 <= mark.start <= mark.stop <= num_segments:
+            raise Fault(f"must lie inside {num_segments} segments, got {mark.start} to {mark.stop}", f".marks[{index}]")
+        for inner in range(mark.start + 1, mark.stop):
+            if trace.segments[inner].parent != inner - 1:
+                raise Fault(f"must be a chain, but segment {inner} hangs on {trace.segments[inner].parent}", f".marks[{index}]")
+
+
+def _check_rollout(rollout: Rollout) -> None:
+    if rollout.status.usable and rollout.reward is None:
+        raise Fault(f"must be a number when the status is {rollout.status.value}, got none", ".reward")
+    if not rollout.status.usable and rollout.reward is not None:
+        raise Fault(f"must be absent when the status is {rollout.status.value}: a failure is never a reward, got {rollout.reward}", ".reward")
+
+
+def _check_annotation(annotation: Annotation) -> None:
+    for name, value in (("step", annotation.step), ("version", annotation.version)):
+        if value is not None and value < 0:
+            raise Fault(f"must be 0 or more, got {value}", f".{name}")
+    if annotation.policy:
+        try:
+            require_id(annotation.policy)
+        except Fault as fault:
+            raise fault.at(".policy") from None
+
+
+RULES: dict[type, Callable[[Any], None]] = {
+    Annotation: _check_annotation,
+    Rollout: _check_rollout,
+    Segment: _check_segment,
+    Trace: _check_trace,
+    VersionRun: _check_version_run,
+}
+"""What must hold between the fields of a noun."""
+
+
+def check_vocabulary(noun: object, size: int) -> None:
+    """Raise `Fault` if a token of a trace, rollout, group or annotation is not below `size`."""
+    for path, segment in _segments(noun):
+        if segment.ids.size and int(segment.ids.max()) >= size:
+            raise Fault(f"must be below the vocabulary's {size}, got {int(segment.ids.max())}", f"{path}.ids")
+
+
+def _segments(noun: object) -> Iterable[tuple[str, Segment]]:
+    if isinstance(noun, Group):
+        for member, rollout in enumerate(noun.rollouts):
+            yield from ((f".rollouts[{member}]{path}", segment) for path, segment in _segments(rollout))
+        for place, annotation in enumerate(noun.annotations):
+            yield from ((f".annotations[{place}]{path}", segment) for path, segment in _segments(annotation))
+    elif isinstance(noun, Rollout):
+        yield from ((f".trace{path}", segment) for path, segment in _segments(noun.trace))
+    elif isinstance(noun, (Trace, Annotation)):
+        yield from ((f".segments[{index}]", segment) for index, segment in enumerate(noun.segments))
+    elif isinstance(noun, Segment):
+        yield "", noun
+    else:
+        raise TypeError(f"a {type(noun).__name__} has no tokens to compare with a vocabulary")
