@@ -1,0 +1,136 @@
+"""The prefix trees of a batch as flat columns, one entry per node, every tree small enough for a row. Made for `packing`, pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.trace.tree import PrefixTree, prefix_tree
+from penstock.types import BoolArray, Sample
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forest:
+    """Nodes of all trees, tree after tree, each in depth-first order. `_K` is the axis of nodes, `_F` that of trees."""
+
+    sample_K: IntArray
+    """Index of the sample whose tokens `start_K` to `stop_K` the node holds."""
+    start_K: IntArray
+    stop_K: IntArray
+    parent_K: IntArray
+    """Index of the parent node, smaller than the node's own; -1 at the root of a tree."""
+    repeated_K: BoolArray
+    """True where the node also stands in an earlier piece of the same tree: computed again for those who continue it, loss only there."""
+
+    @property
+    def tokens_K(self) -> IntArray:
+        """Tokens of each node."""
+        return self.stop_K - self.start_K
+
+    @property
+    def roots_F(self) -> IntArray:
+        """Index of the root of each tree, which is its first node."""
+        return np.flatnonzero(self.parent_K < 0)
+
+    @property
+    def tokens_F(self) -> IntArray:
+        """Tokens of each tree."""
+        roots_F = self.roots_F
+        return np.add.reduceat(self.tokens_K, roots_F) if len(roots_F) else roots_F
+
+
+def forest(samples: Sequence[Sample], *, tokens_per_row: int | None) -> Forest:
+    """Merge the samples of each group into trees; cut trees that are bigger than a row into several that repeat what they share.
+
+    Groups are taken by id, whatever the order they come in; samples of one group in the order given. ValueError if one path alone is too long.
+    """
+    members = grouped(samples)
+    trees = [prefix_tree([samples[index] for index in indices]) for indices in members]
+    whole = _flat(trees, members)
+    if tokens_per_row is None or not (too_big_F := whole.tokens_F > tokens_per_row).any():
+        return whole
+    return _split(whole, too_big_F, tokens_per_row, samples)
+
+
+def grouped(samples: Sequence[Sample]) -> list[list[int]]:
+    """Indices of the samples of each group, groups by run and id."""
+    members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        members[sample.run, sample.group_id].append(index)
+    return [members[key] for key in sorted(members)]
+
+
+def _flat(trees: Sequence[PrefixTree], members: Sequence[Sequence[int]]) -> Forest:
+    """Concatenate the nodes of the trees of all groups; a group whose samples begin differently brings several trees."""
+    table = np.fromiter(chain.from_iterable(chain.from_iterable(tree.nodes for tree in trees)), dtype=np.int64).reshape(-1, 4)
+    num_nodes_P = np.array([len(tree.nodes) for tree in trees], dtype=np.int64)
+    num_samples_P = np.array([len(indices) for indices in members], dtype=np.int64)
+    batch_index = np.fromiter(chain.from_iterable(members), dtype=np.int64)
+    parent_K = table[:, 0]
+    return Forest(
+        sample_K=batch_index[table[:, 1] + np.repeat(before(num_samples_P), num_nodes_P)],
+        start_K=table[:, 2],
+        stop_K=table[:, 3],
+        parent_K=np.where(parent_K < 0, -1, parent_K + np.repeat(before(num_nodes_P), num_nodes_P)),
+        repeated_K=np.zeros(len(table), dtype=np.bool_),
+    )
+
+
+def before(counts: IntArray) -> IntArray:
+    """How many there are in all entries before each."""
+    return np.cumsum(counts) - counts
+
+
+def _split(whole: Forest, too_big_F: BoolArray, tokens_per_row: int, samples: Sequence[Sample]) -> Forest:
+    """The same forest with every tree that is too big replaced by its pieces."""
+    edges = [*whole.roots_F.tolist(), len(whole.parent_K)]
+    nodes: list[int] = []
+    parents: list[int] = []
+    for tree, too_big in enumerate(too_big_F.tolist()):
+        own = range(edges[tree], edges[tree + 1])
+        for piece in _pieces(whole, own, tokens_per_row, samples) if too_big else [list(own)]:
+            place = {node: len(nodes) + index for index, node in enumerate(piece)}
+            place[-1] = -1
+            parents += [place[parent] for parent in whole.parent_K[piece].tolist()]
+            nodes += piece
+    take_K = np.array(nodes, dtype=np.int64)
+    repeated_K = np.ones(len(nodes), dtype=np.bool_)
+    repeated_K[np.unique(take_K, return_index=True)[1]] = False
+    return Forest(
+        sample_K=whole.sample_K[take_K],
+        start_K=whole.start_K[take_K],
+        stop_K=whole.stop_K[take_K],
+        parent_K=np.array(parents, dtype=np.int64),
+        repeated_K=repeated_K,
+    )
+
+
+def _pieces(whole: Forest, own: range, tokens_per_row: int, samples: Sequence[Sample]) -> list[list[int]]:
+    """Cut one tree: go through its nodes depth first and open a new piece, with the whole path, whenever the next node does not fit."""
+    tokens = dict(zip(own, whole.tokens_K[own.start : own.stop].tolist(), strict=True))
+    parents = dict(zip(own, whole.parent_K[own.start : own.stop].tolist(), strict=True))
+    pieces: list[list[int]] = []
+    free = -1
+    for node in own:
+        path = [node]
+        while (parent := parents[path[-1]]) >= 0:
+            path.append(parent)
+        here = set(pieces[-1]) if pieces else set()
+        missing = [step for step in reversed(path) if step not in here]
+        if sum(tokens[step] for step in missing) > free:
+            missing = path[::-1]
+            pieces.append([])
+            free = tokens_per_row
+        free -= sum(tokens[step] for step in missing)
+        if free < 0:
+            sample = samples[int(whole.sample_K[node])]
+            raise ValueError(f"rollout {sample.rollout_uid} of group {sample.group_id} has a path of {whole.stop_K[node]} tokens; a row holds {tokens_per_row}")
+        pieces[-1] += missing
+    return pieces
