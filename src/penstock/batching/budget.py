@@ -106,7 +106,7 @@ def choose(
     )
     short = serving.serve_goals(spill=spill) or serving.serve_newest(unshared, spill=spill)
     wanted = sum(shares.values()) + unshared if num_groups is not None else 1
-    if short is None and sum(serving.used.values()) < wanted:
+    if short is None and (not serving.ids or sum(serving.used.values()) < wanted):
         short = Short(environment=None)
     if short is not None:
         return Short(environment=short.environment, too_big=tuple(serving.too_big))

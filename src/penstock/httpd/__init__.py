@@ -2,6 +2,6 @@
 
 from penstock.httpd.guard import Access, Guard, router
 from penstock.httpd.replies import error_body, error_reply, msgpack_reply, reply
-from penstock.httpd.serving import serve_app
+from penstock.httpd.serving import bind, serve_app
 
-__all__ = ["Access", "Guard", "error_body", "error_reply", "msgpack_reply", "reply", "router", "serve_app"]
+__all__ = ["Access", "Guard", "bind", "error_body", "error_reply", "msgpack_reply", "reply", "router", "serve_app"]

@@ -65,6 +65,7 @@ class Guard:
         headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
         refusal = self._refusal(scope["path"], headers, request_id)
         if refusal is not None:
+            await _drain(receive, 4 * self._access.max_body_bytes)
             await refusal(scope, receive, send)
             return
         started = False
@@ -122,6 +123,15 @@ class Guard:
 
     def _too_large(self) -> LimitError:
         return LimitError(f"the body is over the limit of {self._access.max_body_bytes} bytes", http_status=413)
+
+
+async def _drain(receive: Receive, limit: int) -> None:
+    """Read away what is being sent, up to a limit: a client that is cut off while it sends never sees why."""
+    more = True
+    while more and limit > 0:
+        message = await receive()
+        limit -= len(message.get("body", b""))
+        more = message.get("more_body", False)
 
 
 def router(routes: Sequence[BaseRoute], lifespan: Lifespan[Any] | None = None) -> Router:

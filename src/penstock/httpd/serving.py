@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
@@ -30,9 +34,23 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve_app(app: ASGIApp, access: Access, port: int, *, port_file: Path | None = None, max_connections: int = 4096) -> None:
+class _Server(uvicorn.Server):
+    """Ends normally when it is told to stop. (The original raises the signal again, which would be an exit in disorder.)"""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, port_file: Path | None = None, max_connections: int = 4096) -> None:
     """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken."""
-    listener = bind(access.host, port)
     config = uvicorn.Config(
         Guard(app, access),
         log_level="warning",
@@ -47,4 +65,4 @@ async def serve_app(app: ASGIApp, access: Access, port: int, *, port_file: Path 
         temporary = port_file.with_name(f".{port_file.name}.{os.getpid()}")
         temporary.write_text(str(listener.getsockname()[1]))
         temporary.replace(port_file)
-    await uvicorn.Server(config).serve([listener])
+    await _Server(config).serve([listener])

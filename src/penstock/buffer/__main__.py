@@ -1,0 +1,32 @@
+"""`python -m penstock.buffer --dir DIR`: the buffer's process without the command line of penstock."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from penstock.buffer.config import BufferConfig
+from penstock.buffer.serving import serve_buffer
+from penstock.errors import PenstockError
+from penstock.httpd import Access
+
+
+def main() -> None:
+    """Parse arguments and serve."""
+    parser = argparse.ArgumentParser(prog="penstock.buffer", description="Serve a durable rollout buffer.")
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=8889)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--port-file", type=Path)
+    options = parser.parse_args()
+    try:
+        token = options.token_file.read_text().strip() if options.token_file else None
+        serve_buffer(BufferConfig(directory=options.dir, port=options.port, access=Access(host=options.host, token=token), port_file=options.port_file))
+    except PenstockError as error:
+        sys.exit(f"penstock buffer: {error}")
+
+
+if __name__ == "__main__":
+    main()

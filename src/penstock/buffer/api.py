@@ -1,0 +1,226 @@
+"""What goes over the wire between the buffer's service and its clients, besides rollouts: bodies of requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.ledger import Resume
+from penstock.types import CheckpointRecord, CutRequest, Laws, Outcome, Plan, Purpose, TermRecord, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """Open a run, or open it again."""
+
+    laws: Laws
+    initial_digest: str
+    """Digest of the weights that version 0 names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentStatus:
+    """How an environment stands."""
+
+    credit_tokens: int
+    held_tokens: int
+    mean_group_tokens: float | None
+    groups: Mapping[str, int]
+    """Training groups by state; dropped ones as `dropped(reason)`."""
+    members: Mapping[str, int]
+    """Their members by state; failed ones as `failed(reason)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """How a run stands."""
+
+    run: str
+    laws: Laws
+    newest: Version
+    """Newest recorded weights: what a server should serve."""
+    live_version: int
+    """Newest version that every server was told of."""
+    next_update: int
+    """First update without an outcome."""
+    term: TermRecord | None
+    checkpoints: tuple[CheckpointRecord, ...]
+    cursors: Mapping[str, tuple[int, int]]
+    """Last (pass, index) opened, by group source."""
+    environments: Mapping[str, EnvironmentStatus]
+    imbalance: int
+    """Groups, members and credits that do not add up. 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenGroup:
+    """One group to open."""
+
+    id: str
+    environment: str
+    problem_id: str
+    size: int
+    seed: int = 0
+    first_estimate: int = 1
+    """Tokens that the group may cost, until the buffer knows better: members x (prompt + max_tokens)."""
+    purpose: Purpose = Purpose.TRAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenGroups:
+    """Groups to open, in order; the first that finds no credit ends the request."""
+
+    groups: tuple[OpenGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsOpened:
+    """How many of them are open now, counted from the first."""
+
+    opened: int
+    created: int
+    """How many of those were not open before."""
+    waiting: str | None = None
+    """What the next one waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """A worker introduces itself."""
+
+    session: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A worker asks for slots, and is ready to wait for the first."""
+
+    count: int
+    environments: tuple[str, ...] | None = None
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedSlot:
+    """A slot to fill."""
+
+    group_id: str
+    environment: str
+    problem_id: str
+    purpose: Purpose
+    member: int
+    retry: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """Slots that now belong to the session."""
+
+    slots: tuple[ClaimedSlot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of one written rollout."""
+
+    uid: str | None
+    """None if the rollout could not even be read."""
+    digest: str = ""
+    """Of the bytes as stored."""
+    duplicate: bool = False
+    stale: bool = False
+    """Stored, but too old to be trained on; its group was dropped."""
+    code: str | None = None
+    """Why it was refused, for machines."""
+    message: str | None = None
+    """Why it was refused, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAll:
+    """One answer for each rollout, in order."""
+
+    rollouts: tuple[Written, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeTerm:
+    """A learner begins its life."""
+
+    owner: str
+    checkpoint: int
+    resume: Resume = "replay"
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderTerm:
+    """A request of the learner that has nothing else to say."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutBody:
+    """Ask for the plan of an update, and wait for it."""
+
+    term: int
+    request: CutRequest
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutReply:
+    """The plan, or what is missing."""
+
+    plan: Plan | None = None
+    outcome: Outcome | None = None
+    """What came of the plan before, if this is a replay."""
+    waiting: str | None = None
+    environment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBody:
+    """What came of a plan: a digest of new weights, or the reason for a skip."""
+
+    term: int
+    digest: str = ""
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordReply:
+    """The outcome that stands."""
+
+    outcome: Outcome
+    replayed: bool
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestBody:
+    """Something with a digest, under a term: a fork or a checkpoint."""
+
+    term: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReply:
+    """Conservation, by environment and purpose."""
+
+    balances: tuple[Mapping[str, object], ...]
+    imbalance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A server's answer to `/readyz`."""
+
+    ready: bool
+    reason: str = ""
+    details: Mapping[str, Literal["ok", "failed"]] = field(default_factory=dict)

@@ -1,0 +1,32 @@
+"""Settings of the buffer service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import ConfigError
+from penstock.httpd import Access
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferConfig:
+    """How a buffer is served."""
+
+    directory: Path
+    """Where the store is; made if it does not exist."""
+    port: int = 8889
+    """0 takes a free one."""
+    access: Access = field(default_factory=Access)
+    port_file: Path | None = None
+    """Written once connections are taken."""
+    max_bytes: int | None = None
+    """Size of the store above which writes are refused with 507."""
+    max_waiting: int = 1024
+    """Requests that may wait for a batch or a slot at once."""
+    expire_seconds: float = 0.5
+    """How often deadlines are looked at."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be 0 to 65535, got {self.port}")

@@ -1,0 +1,68 @@
+"""From bytes of a client to what the laws look at: decoded strictly, counted, and kept as they came."""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidError
+from penstock.trace import facts
+from penstock.types import Annotation, AnnotationRecord, Payload, Rollout, RolloutRecord
+from penstock.wire import decode_json, decode_msgpack, digest
+from penstock.wire._bare import ContentType
+
+
+def rollout_intake(run: str, body: bytes, content_type: ContentType) -> tuple[RolloutRecord, Payload]:
+    """The record and payload of an encoded rollout. Raises `InputError` naming the field if it may not be stored."""
+    rollout = decode_rollout(body, content_type)
+    if rollout.run != run:
+        raise InvalidError(f"rollout.run: {rollout.run!r} was written to run {run!r}")
+    counted = facts(rollout)
+    content = digest(body)
+    record = RolloutRecord(
+        run=run,
+        uid=rollout.rollout_uid,
+        group_id=rollout.group_id,
+        member=rollout.member,
+        retry=rollout.retry,
+        status=rollout.status,
+        digest=content,
+        reward=rollout.reward,
+        tokens=counted.tokens,
+        sampled_tokens=counted.sampled_tokens,
+        prefix_tokens=counted.prefix_tokens,
+        prefix_digest=counted.prefix_digest,
+        oldest_version=counted.oldest_version,
+        newest_version=counted.newest_version,
+        versions=counted.versions,
+        failure=rollout.failure,
+    )
+    return record, Payload(run=run, uid=record.uid, content_type=content_type, body=body, digest=content)
+
+
+def annotation_intake(run: str, body: bytes, content_type: ContentType) -> tuple[AnnotationRecord, Payload]:
+    """The record and payload of an encoded annotation."""
+    annotation = decode_annotation(body, content_type)
+    if annotation.run != run:
+        raise InvalidError(f"annotation.run: {annotation.run!r} was written to run {run!r}")
+    content = digest(body)
+    step = "" if annotation.step is None else annotation.step
+    uid = f"annotation:{digest(f'{annotation.rollout_uid} {annotation.name} {step}'.encode())}"
+    record = AnnotationRecord(
+        run=run,
+        rollout_uid=annotation.rollout_uid,
+        group_id="",
+        name=annotation.name,
+        step=annotation.step,
+        uid=uid,
+        digest=content,
+        failed=annotation.failed,
+    )
+    return record, Payload(run=run, uid=uid, content_type=content_type, body=body, digest=content)
+
+
+def decode_rollout(body: bytes, content_type: ContentType) -> Rollout:
+    """A rollout from its accepted bytes."""
+    return decode_json(body, Rollout) if content_type == "json" else decode_msgpack(body, Rollout)
+
+
+def decode_annotation(body: bytes, content_type: ContentType) -> Annotation:
+    """An annotation from its accepted bytes."""
+    return decode_json(body, Annotation) if content_type == "json" else decode_msgpack(body, Annotation)

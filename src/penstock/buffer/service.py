@@ -1,0 +1,147 @@
+"""The buffer as an asyncio service: waits for durability before it answers, for change while somebody polls, and for the disk after it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from penstock.buffer.core import Buffer, Pending
+from penstock.buffer.store import Store
+from penstock.errors import LimitError, StoreError
+from penstock.process.points import reach
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LONGEST_WAIT_SECONDS = 60.0
+"""A poll is answered after this long, whatever it asked for."""
+MEND_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Pauses between attempts to reopen a store that failed; the last one is repeated."""
+
+
+def store_clock() -> Callable[[], float]:
+    """Seconds since 1970 that never run backwards: the wall clock is read once, its jumps do not reach deadlines."""
+    start = time.time() - time.monotonic()
+    return lambda: start + time.monotonic()
+
+
+class BufferService:
+    """Verbs of `Buffer` for an event loop. Use as a context: `async with service.running():`."""
+
+    def __init__(self, store: Store, *, expire_seconds: float, max_waiting: int) -> None:
+        self.buffer = Buffer(store, store_clock())
+        self._expire_seconds = expire_seconds
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._changed = asyncio.Event()
+        self._broken: StoreError | None = None
+        self._mending: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Deadlines are acted on meanwhile; at the end everything submitted is made durable."""
+        expiring = asyncio.create_task(self._expire_forever())
+        try:
+            yield
+        finally:
+            for task in (expiring, self._mending):
+                if task is not None:
+                    task.cancel()
+            await asyncio.to_thread(self.buffer.store.close)
+
+    async def told(self, decide: Callable[[Buffer], Pending[T]]) -> T:
+        """Decide, and give the reply once it is durable. Raises `StoreError` if it cannot be made so; then it never happened."""
+        return await self.durable(self.decided(decide))
+
+    def decided(self, decide: Callable[[Buffer], Pending[T]]) -> Pending[T]:
+        """Decide now; many decisions share one sync if `durable` is awaited after the last."""
+        if self._broken is not None:
+            raise self._broken
+        pending = decide(self.buffer)
+        self._wake()
+        reach("buffer.before_commit")
+        return pending
+
+    async def durable(self, pending: Pending[T]) -> T:
+        """The reply, once it may be told."""
+        try:
+            # Shielded: a client that goes away takes its answer along, not the commit that others stand on.
+            await asyncio.shield(asyncio.wrap_future(pending.durable))
+        except StoreError as error:
+            self._break(error)
+            raise
+        reach("buffer.after_commit")
+        return pending.reply
+
+    def looked(self, look: Callable[[Buffer], T]) -> T:
+        """A look at the buffer, or a note in it that need not be durable."""
+        if self._broken is not None:
+            raise self._broken
+        return look(self.buffer)
+
+    async def polled(self, decide: Callable[[Buffer], Pending[T]], enough: Callable[[T], bool], wait_seconds: float) -> T:
+        """Decide again after every change until the reply is `enough` or the time is up; then give the last one."""
+        deadline = time.monotonic() + min(wait_seconds, LONGEST_WAIT_SECONDS)
+        if self._waiting >= self._max_waiting:
+            raise LimitError(f"{self._waiting} requests are waiting; try again later", http_status=503)
+        self._waiting += 1
+        try:
+            while True:
+                changed = self._changed
+                value = await self.told(decide)
+                left = deadline - time.monotonic()
+                if enough(value) or left <= 0:
+                    return value
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), left)
+        finally:
+            self._waiting -= 1
+
+    async def check(self) -> None:
+        """A real durable write. Raises `StoreError` if there cannot be one."""
+        if self._broken is not None:
+            raise self._broken
+        await asyncio.wrap_future(self.buffer.store.submit(()))
+
+    def _wake(self) -> None:
+        """Let everybody who polls look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _break(self, error: StoreError) -> None:
+        """Stop answering until the store was reopened: memory is ahead of the disk."""
+        if self._broken is None:
+            log.error("the store failed, nothing is acknowledged until it is back: %s", error)
+            self._broken = error
+            self._mending = asyncio.get_running_loop().create_task(self._mend())
+
+    async def _mend(self) -> None:
+        attempt = 0
+        while self._broken is not None:
+            await asyncio.sleep(MEND_SECONDS[min(attempt, len(MEND_SECONDS) - 1)])
+            attempt += 1
+            try:
+                await asyncio.to_thread(self.buffer.reopen)
+            except StoreError as error:
+                self._broken = error
+            else:
+                self._broken = None
+                self._wake()
+                log.warning("the store is back after %d attempts", attempt)
+
+    async def _expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._expire_seconds)
+            if self._broken is not None:
+                continue
+            try:
+                for pending in self.buffer.expire():
+                    log.warning("lost %s", ", ".join(session.worker for session in pending.reply))
+                    self._wake()
+            except StoreError as error:
+                self._break(error)
