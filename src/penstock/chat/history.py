@@ -27,7 +27,13 @@ _TOOL: Json = {
     "type": "function",
     "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}},
 }
+_PLAIN_TURN = Message(role="assistant", content=_PLAIN)
+_THINKING_TURN = Message(role="assistant", content=THINKING)
+# All different: some templates find the last question by its value.
 _USER = Message(role="user", content="question")
+_SECOND_USER = Message(role="user", content="second question")
+_THIRD_USER = Message(role="user", content="third question")
+_LAST_USER = Message(role="user", content="last question")
 _SYSTEM = Message(role="system", content="rules")
 _RESULT = Message(role="tool", content="result", name="look", tool_call_id="call00000")
 
@@ -46,12 +52,15 @@ def examine(render: Renderer, vocabulary: Vocabulary, cut_words: Sequence[str]) 
     """Try the template. Raises `InvalidError` if it refuses even a user's question."""
     render([_USER])
     rewrites: dict[str, set[Rewrite]] = defaultdict(set)
-    end = _end_of_reply(render, vocabulary)
-    for opening, tools in _openings():
-        for following in ([_USER], [_RESULT], [_RESULT, _RESULT], [_SYSTEM]):
+    behind_reply = _behind_reply(render, [_USER], None, [_SECOND_USER])
+    end = vocabulary.mark_at(behind_reply, 0) if behind_reply else None
+    for following in ([_LAST_USER], [_RESULT], [_RESULT, _RESULT], [_SYSTEM]):
+        for opening, tools in _openings():
             kinds = _tried(render, opening, tools, following, _replies(cut_words))
             if kinds is not None:
                 rewrites[following[0].role] |= kinds | (set() if end else {Rewrite.NO_END})
+        if _depends_on_place(render, following):
+            rewrites[following[0].role].add(Rewrite.PLACE)
     return History(end=end, rewrites={role: frozenset(kinds) for role, kinds in rewrites.items()})
 
 
@@ -60,8 +69,13 @@ def trials(cut_words: Sequence[str]) -> Iterator[tuple[list[Message], Json]]:
     for opening, tools in _openings():
         yield opening, tools
         for reply in _replies(cut_words):
-            for following in (_USER, _RESULT, _SYSTEM):
+            for following in (_LAST_USER, _RESULT, _SYSTEM):
                 yield [*opening, Message(role="assistant", content=reply), following], tools
+
+
+def keeps_reply(whole: str, prompt: str, reply: str) -> bool:
+    """Whether a rendered conversation begins with `prompt` and `reply`, white space of the reply aside."""
+    return whole.startswith(prompt) and "".join(whole[len(prompt) :].split()).startswith("".join(reply.split()))
 
 
 def tool_call_turn(results: Sequence[Message], calls: Sequence[Json] = ()) -> Message:
@@ -73,15 +87,14 @@ def tool_call_turn(results: Sequence[Message], calls: Sequence[Json] = ()) -> Me
 
 
 def _openings() -> Iterator[tuple[list[Message], Json]]:
-    plain = Message(role="assistant", content=_PLAIN)
-    thinking = Message(role="assistant", content=THINKING)
-    for tools in (None, [_TOOL]):
-        yield [_USER], tools
-        yield [_SYSTEM, _USER], tools
-        yield [_USER, plain, _USER], tools
-        yield [_USER, thinking, _USER], tools
-        yield [_SYSTEM, _USER, thinking, _USER, plain, _USER], tools
-        yield [_USER, thinking, _RESULT], tools
+    yield [_USER], None
+    yield [_SYSTEM, _USER], None
+    yield [_USER, _PLAIN_TURN, _SECOND_USER], None
+    yield [_USER, _THINKING_TURN, _SECOND_USER], None
+    yield [_SYSTEM, _USER, _THINKING_TURN, _SECOND_USER, _PLAIN_TURN, _THIRD_USER], None
+    yield [_USER, _THINKING_TURN, _RESULT], None
+    yield [_USER], [_TOOL]
+    yield [_SYSTEM, _USER, _PLAIN_TURN, _SECOND_USER], [_TOOL]
 
 
 def _replies(cut_words: Sequence[str]) -> list[str]:
@@ -90,52 +103,67 @@ def _replies(cut_words: Sequence[str]) -> list[str]:
 
 def _tried(render: Renderer, opening: list[Message], tools: Json, following: list[Message], replies: Sequence[str]) -> set[Rewrite] | None:
     """How the template rewrites `opening` and a reply when `following` comes; None if it never takes such a conversation."""
-    try:
-        prompt = render(opening, tools)
-    except InvalidError:
-        return None
-    kinds: set[Rewrite] = set()
     taken = False
+    kinds: set[Rewrite] = set()
     for reply in replies:
-        try:
-            whole = render([*opening, Message(role="assistant", content=reply), *following], tools)
-        except InvalidError:
+        change = _change(render, opening, tools, reply, following)
+        if change is None:
             continue
         taken = True
-        if not whole.startswith(prompt + render.as_own(reply)):
-            kinds.add(_kind(render, opening, tools, whole, prompt + render.as_own(reply), plain=reply == _PLAIN))
-    return kinds if taken else _tried_with_calls(render, opening, tools, following, prompt)
+        kinds |= change
+        if change & {Rewrite.FRONT, Rewrite.PROMPT, Rewrite.OLD_REPLIES}:
+            # The reply is not what this hangs on; other replies would tell nothing new.
+            break
+    return kinds if taken else _change_with_calls(render, opening, tools, following)
 
 
-def _tried_with_calls(render: Renderer, opening: list[Message], tools: Json, following: list[Message], prompt: str) -> set[Rewrite] | None:
+def _change(render: Renderer, opening: list[Message], tools: Json, reply: str, following: list[Message]) -> set[Rewrite] | None:
+    """How a conversation is rewritten that goes on after `reply`; None if the template refuses it."""
+    try:
+        prompt = render(opening, tools)
+        whole = render([*opening, Message(role="assistant", content=reply), *following], tools)
+    except InvalidError:
+        return None
+    if whole.startswith(prompt + render.as_own(reply)):
+        return set()
+    if keeps_reply(whole, prompt, render.as_own(reply)):
+        return {Rewrite.TRIMS}
+    if reply != _PLAIN:
+        return {Rewrite.LAST_REPLY}
+    without_thinking = [_PLAIN_TURN if message is _THINKING_TURN else message for message in opening]
+    if without_thinking != opening:
+        return _change(render, without_thinking, tools, reply, following) or {Rewrite.OLD_REPLIES}
+    before_prompt = render(opening, tools, add_generation_prompt=False)
+    return {Rewrite.PROMPT if whole.startswith(before_prompt) else Rewrite.FRONT}
+
+
+def _change_with_calls(render: Renderer, opening: list[Message], tools: Json, following: list[Message]) -> set[Rewrite] | None:
     """The same for templates that take a tool's result only after a structured call; how a reply spells that call is not ours to check."""
     if following[0].role != "tool":
         return None
     try:
+        prompt = render(opening, tools)
         whole = render([*opening, tool_call_turn(following), *following], tools)
     except InvalidError:
         return None
-    return set() if whole.startswith(prompt) else {_kind(render, opening, tools, whole, prompt, plain=True)}
+    return set() if whole.startswith(prompt) else {Rewrite.FRONT}
 
 
-def _kind(render: Renderer, opening: list[Message], tools: Json, whole: str, expected: str, *, plain: bool) -> Rewrite:
-    if "".join(whole.split()).startswith("".join(expected.split())):
-        return Rewrite.TRIMS
-    if not plain:
-        return Rewrite.LAST_REPLY
-    if any(message.content == THINKING for message in opening):
-        return Rewrite.OLD_REPLIES
-    before_prompt = render(opening, tools, add_generation_prompt=False)
-    return Rewrite.PROMPT if whole.startswith(before_prompt) else Rewrite.FRONT
+def _depends_on_place(render: Renderer, following: list[Message]) -> bool:
+    """Whether the template writes something else for `following` after one opening than after another."""
+    without_tools = {_behind_reply(render, opening, tools, following) for opening, tools in _openings() if tools is None}
+    with_tools = {_behind_reply(render, opening, tools, following) for opening, tools in _openings() if tools is not None}
+    return len(without_tools - {None}) > 1 or len(with_tools - {None}) > 1
 
 
-def _end_of_reply(render: Renderer, vocabulary: Vocabulary) -> ControlToken | None:
+def _behind_reply(render: Renderer, opening: list[Message], tools: Json, following: list[Message]) -> str | None:
+    """What stands behind a reply to `opening` when `following` comes; None if the template refuses or drops it."""
     try:
-        text = render([_USER, Message(role="assistant", content=f"reply{PROBE}"), _USER])
+        text = render([*opening, Message(role="assistant", content=f"reply{PROBE}"), *following], tools)
     except InvalidError:
         return None
-    place = text.find(PROBE)
-    return vocabulary.mark_at(text, place + 1) if place >= 0 else None
+    _, found, behind = text.partition(PROBE)
+    return behind if found else None
 
 
 def _call(name: str, call_id: str) -> Json:

@@ -13,7 +13,7 @@ from penstock.types import Int32Array, Source
 
 
 class Rewrite(StrEnum):
-    """A way in which a template shows an old part of a conversation differently once new messages follow."""
+    """A way in which a conversation is not just the older one with something added, once new messages follow."""
 
     LAST_REPLY = "last_reply"
     """Some replies are shown changed as soon as a message follows: without their thinking, as a rule. Asking for one reply tells (see `extends`)."""
@@ -23,6 +23,8 @@ class Rewrite(StrEnum):
     """What stands before a reply in the history is not the prompt that it was generated from (a hint that thinking is off, say)."""
     FRONT = "front"
     """Text ahead of the last reply moves or changes (a system prompt or tools that travel with the last user message, say)."""
+    PLACE = "place"
+    """Nothing old changes, but what a message adds depends on what came before its reply (the number of the round, say)."""
     NO_END = "no_end"
     """No token of its own ends a reply, so the sampled one is missing from the history."""
     TRIMS = "trims"

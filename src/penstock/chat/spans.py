@@ -48,16 +48,6 @@ def read_spans(rendered: str, bracketed_rendering: str, contents: Sequence[str])
     return sorted((_with_borders(span, rendered, contents[span.index]) for span in spans), key=lambda span: span.start)
 
 
-def cut_after_last(bracketed_rendering: str, message: Message, index: int) -> int | None:
-    """Where the text of message `index` ends in the rendering without marks, with the white space at its end if it came out too."""
-    clean, events = _without_marks(bracketed_rendering)
-    stops = [position for kind, owner, position in events if kind == _CLOSE and owner == index]
-    if not stops:
-        return None
-    trailing = message.content[len(message.content.rstrip()) :]
-    return stops[-1] + (len(trailing) if clean.startswith(trailing, stops[-1]) else 0)
-
-
 def labelled(encoded: Encoded, spans: Sequence[Span]) -> tuple[Piece, ...]:
     """The tokens, cut where the message changes. A token that holds any character of a message's text belongs to the message."""
     num_tokens = len(encoded.ids)

@@ -12,15 +12,17 @@ import xxhash
 
 from penstock.chat.files import TemplateFiles, read_files
 from penstock.chat.forks import fork
-from penstock.chat.history import PROBE, examine, tool_call_turn, trials
+from penstock.chat.history import PROBE, examine, keeps_reply, tool_call_turn, trials
 from penstock.chat.messages import check_messages, check_text
 from penstock.chat.pieces import Fork, Known, Rendered, Reply, Rewrite, joined_ids, shifted, without_first
 from penstock.chat.renderer import Renderer, Source
-from penstock.chat.spans import Span, bracketed, cut_after_last, labelled, read_spans
+from penstock.chat.spans import Span, bracketed, labelled, read_spans
 from penstock.chat.vocabulary import Vocabulary
 from penstock.errors import ConfigError, InvalidError, InvariantError
 from penstock.types import Int32Array, Json, Message
 
+_TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
+"""Tokens by which models think and use tools; they steer, even where their tokenizer does not say so and the template does not write them."""
 _FIRST_QUESTION = Message(role="user", content="question")
 
 
@@ -35,11 +37,11 @@ class ChatTemplate:
     def __init__(self, files: TemplateFiles, *, now: datetime | None = None, variables: Mapping[str, Json] | None = None) -> None:
         fixed = {**files.special_tokens, **(variables or {})}
         source = Source(files.template, now)
-        names = frozenset(files.special_tokens.values())
+        steering = _TAGS | set(files.special_tokens.values())
         # White space is ordinary text even where a tokenizer has a token for it and the template writes it.
         self._vocabulary = Vocabulary(
             files.tokenizer_json,
-            lambda spelling, special: special or spelling in names or (bool(spelling.strip()) and source.spells(spelling)),
+            lambda spelling, special: special or spelling in steering or (bool(spelling.strip()) and source.spells(spelling)),
         )
         self._render = _checked_renderer(source, self._vocabulary, fixed)
         try:
@@ -96,10 +98,7 @@ class ChatTemplate:
         with_brackets = self._render(bracketed(messages), tools, add_generation_prompt=prompted)
         spans = read_spans(text, with_brackets, self._contents(messages))
         if continue_final_message:
-            stop = cut_after_last(with_brackets, messages[-1], len(messages) - 1)
-            if stop is None:
-                raise InvalidError("the last message has no text in the rendered conversation that could be continued")
-            text = text[:stop]
+            text = self._left_open(text, messages, tools)
         return Rendered(pieces=labelled(self._vocabulary.encode(text), spans))
 
     def delta(
@@ -137,7 +136,7 @@ class ChatTemplate:
             whole = self._render([_FIRST_QUESTION, reply, *messages])
         except InvalidError:
             return False
-        return whole.startswith(self._render([_FIRST_QUESTION]) + self._render.as_own(reply.content))
+        return keeps_reply(whole, self._render([_FIRST_QUESTION]), self._render.as_own(reply.content))
 
     def refork(self, messages: Sequence[Message], known: Sequence[Known], tools: Sequence[Json] | None = None, *, add_generation_prompt: bool = True) -> Fork:
         """Render the whole conversation and find where it leaves the `known` tokens.
@@ -183,6 +182,18 @@ class ChatTemplate:
     def _contents(self, messages: Sequence[Message]) -> list[str]:
         """The texts as they stand in what is rendered."""
         return [self._render.as_own(message.content) if message.role == "assistant" else message.content for message in messages]
+
+    def _left_open(self, text: str, messages: Sequence[Message], tools: Sequence[Json] | None) -> str:
+        """`text`, the conversation, up to the end of its last message; white space at that end stays if the template leaves it there."""
+        content = messages[-1].content
+        core = content.rstrip()
+        trail = content[len(core) :]
+        probed = replace(messages[-1], content=core + PROBE + trail)
+        before, found, behind = self._render([*messages[:-1], probed], tools, add_generation_prompt=False).rpartition(PROBE)
+        left_open = before + (trail if behind.startswith(trail) else "")
+        if not found or not text.startswith(left_open):
+            raise InvalidError("the chat template does not show the last message in a form that could be continued")
+        return left_open
 
     def _after_reply(
         self, messages: Sequence[Message], tools: Sequence[Json] | None, reply: Message | None, add_generation_prompt: bool

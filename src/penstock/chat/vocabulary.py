@@ -65,6 +65,7 @@ class Vocabulary:
         )
         self._by_spelling = {token.spelling: token for token in self.tokens}
         self._by_mark = {token.mark: token for token in self.tokens}
+        self._control_ids = np.array([token.id for token in self.tokens], np.int32)
         # Longest first, so that a token wins over one that it contains.
         self._spellings = _any_of(self._by_spelling)
         self._twin = _twin(twin_json, self._by_spelling)
@@ -105,9 +106,13 @@ class Vocabulary:
         anchor = _ANCHOR if inside else ""
         encoding = self._twin.encode(anchor + marked, add_special_tokens=False)
         skip = 1 if inside else 0
+        ids = np.array(encoding.ids[skip:], np.int32)
         bounds = np.array(encoding.offsets[skip:], np.int32).reshape(-1, 2) - len(anchor)
+        # Some control tokens swallow white space beside them; they still stand for nothing but their marks.
+        for token in np.flatnonzero(np.isin(ids, self._control_ids)):
+            bounds[token] = marked.index(LEAD, bounds[token, 0]) + np.array([0, 2])
         # A token may stand for no character or share one with its neighbour; keep the bounds sorted for the searches that use them.
-        return Encoded(ids=np.array(encoding.ids[skip:], np.int32), starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1]))
+        return Encoded(ids=ids, starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1]))
 
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
