@@ -1,5 +1,7 @@
 """Durable records. `SqliteStore` is the default; any other must pass `tests/services/store_contract.py`."""
 
+from penstock.buffer.store._writer import Bounds
 from penstock.buffer.store.protocol import Store
+from penstock.buffer.store.sqlite import SqliteStore
 
-__all__ = ["Store"]
+__all__ = ["Bounds", "SqliteStore", "Store"]

@@ -25,12 +25,19 @@ class Store(Protocol):
 
     `submit` is ordered: what was submitted earlier is durable no later. Look-ups see everything that was submitted, durable or not, so that the
     caller's next decision stands on its last one; only a resolved future may be told to anybody else.
+
+    A damaged record is never served. A look-up by its key raises `CorruptError`; a wider one leaves it out, except that an episode's journal and, in
+    `load`, a run's term, plans, outcomes and versions raise, since nobody may go on with a hole there. Writing the record again mends it.
     """
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
         """Write all of `records`, atomically. The future resolves when they are on disk, or fails with `StoreError`.
 
-        After a failure every later submit fails too until `reopen`; what was acknowledged before stays readable.
+        After such a failure every later submit fails too until `reopen`; what was acknowledged before stays readable. Other failures concern this
+        change set alone: `ConflictError` for a payload or journal entry that is stored with other content (the same content again is
+        no change), `InvariantError` for a member whose group is neither stored nor among `records`, `InvalidError` for a record that cannot be
+        encoded, `LimitError` when too much waits. Nothing is raised here: all of them come through the future, which cannot be cancelled.
+        An empty change set is a durable write too, to find out whether one is possible.
         """
 
     def reopen(self) -> None:

@@ -1,0 +1,163 @@
+"""Writes change sets into an open transaction; neither function commits.
+
+`write_together` is the way almost everything goes: one `executemany` for each table over many change sets. It expects that nothing conflicts, and
+says so when something did; the caller then rolls back and calls `write_apart`, which looks at each change set on its own and finds the ones
+that cannot be kept.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.buffer.store._rows import (
+    JOURNAL_COLUMNS,
+    MEMBERS,
+    PAYLOAD_COLUMNS,
+    TABLES,
+    Row,
+    journal_of,
+    journal_row,
+    payload_of,
+    payload_row,
+)
+from penstock.errors import ConflictError, CorruptError, InvalidError, InvariantError, PenstockError
+from penstock.types import JournalEntry, Payload, Record
+
+R = TypeVar("R")
+
+_INSERT_PAYLOAD = f"INSERT INTO payloads ({PAYLOAD_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_ENTRY = f"INSERT INTO journal ({JOURNAL_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
+_PROBE = "UPDATE probes SET count = count + 1"
+# Groups stand before members, which look at them.
+_STATEMENTS = tuple(dict.fromkeys(table.write for table in TABLES.values()))
+_KEY_LENGTHS = {table.write: len(table.key) for table in TABLES.values()}
+
+# What one ill-formed value can raise: a key that is taken, a number beyond 64 bits, a lone surrogate.
+_REFUSALS = (sqlite3.IntegrityError, OverflowError, UnicodeError)
+
+SUSTAINED_BATCH = 32
+"""So many change sets at once mean that the writer is the narrow place. It then leaves payloads as they came, since compressing one takes longer
+than writing it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangeSet:
+    """Records that become durable together or not at all."""
+
+    records: tuple[Record, ...]
+    rows: tuple[tuple[str, Row], ...]
+    """Statement and values for everything that is replaced by key. Encoded on submit, so that an ill-formed record fails at its author."""
+    payloads: tuple[Payload, ...]
+    entries: tuple[JournalEntry, ...]
+    num_bytes: int
+    """What waiting for the disk costs in memory."""
+    future: Future[None] = field(default_factory=Future)
+
+
+def change_set(records: Sequence[Record]) -> ChangeSet:
+    """`records` ready for the writer. Raises `InvalidError` for a record that cannot be encoded."""
+    rows: list[tuple[str, Row]] = []
+    payloads: list[Payload] = []
+    entries: list[JournalEntry] = []
+    for record in records:
+        if isinstance(record, Payload):
+            payloads.append(record)
+        elif isinstance(record, JournalEntry):
+            entries.append(record)
+        else:
+            table = TABLES[type(record)]
+            rows.append((table.write, table.row(record)))
+    num_bytes = sum(len(row[-1]) for _, row in rows) + sum(len(payload.body) for payload in payloads) + sum(len(entry.body) for entry in entries)
+    change = ChangeSet(records=tuple(records), rows=tuple(rows), payloads=tuple(payloads), entries=tuple(entries), num_bytes=num_bytes)
+    # From here on it cannot be cancelled: a waiter that goes away must not keep the records from being written.
+    change.future.set_running_or_notify_cancel()
+    return change
+
+
+def write_together(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) -> bool:
+    """Write all of `changes`. False if any of them conflicts with what is there: the transaction is then to be rolled back."""
+    compress = len(changes) < SUSTAINED_BATCH
+    try:
+        connection.executemany(_INSERT_PAYLOAD, [payload_row(payload, compress=compress) for change in changes for payload in change.payloads])
+        connection.executemany(_INSERT_ENTRY, [journal_row(entry) for change in changes for entry in change.entries])
+        if not all(change.records for change in changes):
+            connection.execute(_PROBE)
+        return _write_rows(connection, changes)
+    except _REFUSALS:
+        return False
+
+
+def write_apart(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) -> dict[ChangeSet, PenstockError]:
+    """Write each of `changes` that can be kept, in order. For every other one, why not; nothing of it is written."""
+    refused: dict[ChangeSet, PenstockError] = {}
+    for change in changes:
+        connection.execute("SAVEPOINT change")
+        try:
+            _write_one(connection, change)
+        except (ConflictError, InvariantError, InvalidError) as error:
+            connection.execute("ROLLBACK TO change")
+            refused[change] = error
+        connection.execute("RELEASE change")
+    return refused
+
+
+def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) -> bool:
+    """Write the newest row of every key. False if a member has no group."""
+    newest: dict[str, dict[Row, Row]] = {statement: {} for statement in _STATEMENTS}
+    for change in changes:
+        for statement, row in change.rows:
+            newest[statement][row[: _KEY_LENGTHS[statement]]] = row
+    for statement, rows in newest.items():
+        if rows:
+            written = connection.executemany(statement, rows.values()).rowcount
+            if statement == MEMBERS.write and written != len(rows):
+                return False
+    return True
+
+
+def _write_one(connection: sqlite3.Connection, change: ChangeSet) -> None:
+    try:
+        for payload in change.payloads:
+            _write_payload(connection, payload)
+        for entry in change.entries:
+            _write_entry(connection, entry)
+        if not change.records:
+            connection.execute(_PROBE)
+        if not _write_rows(connection, [change]):
+            raise InvariantError("a member was submitted before its group")
+    except _REFUSALS as error:
+        raise InvalidError(f"the store cannot hold the value: {error}") from error
+
+
+def _write_payload(connection: sqlite3.Connection, payload: Payload) -> None:
+    where, key = "WHERE run = ? AND uid = ?", (payload.run, payload.uid)
+    row = connection.execute(f"SELECT {PAYLOAD_COLUMNS} FROM payloads {where}", key).fetchone()
+    held = None if row is None else _intact(payload_of, row)
+    if held is None:
+        # Either there is nothing, or something damaged that these bytes are better than.
+        connection.execute(f"DELETE FROM payloads {where}", key)
+        connection.execute(_INSERT_PAYLOAD, payload_row(payload, compress=True))
+    elif held != payload:
+        raise ConflictError(f"payload {payload.uid!r} of run {payload.run!r} is stored with other content")
+
+
+def _write_entry(connection: sqlite3.Connection, entry: JournalEntry) -> None:
+    where, key = "WHERE run = ? AND episode = ? AND idx = ?", (entry.run, entry.episode, entry.index)
+    row = connection.execute(f"SELECT {JOURNAL_COLUMNS} FROM journal {where}", key).fetchone()
+    held = None if row is None else _intact(journal_of, row)
+    if held is None:
+        connection.execute(f"DELETE FROM journal {where}", key)
+        connection.execute(_INSERT_ENTRY, journal_row(entry))
+    elif held != entry:
+        raise ConflictError(f"entry {entry.index} of episode {entry.episode!r} of run {entry.run!r} is stored with other content")
+
+
+def _intact(read: Callable[[Row], R], row: Row) -> R | None:
+    try:
+        return read(row)
+    except CorruptError:
+        return None

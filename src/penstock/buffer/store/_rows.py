@@ -1,0 +1,214 @@
+"""Records as rows and back. A row that does not follow from its own body, bit for bit, is never turned into a record."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.buffer.store.places import cursor
+from penstock.errors import CorruptError, InputError, SchemaError
+from penstock.types import (
+    AnnotationRecord,
+    CheckpointRecord,
+    GroupRecord,
+    GroupState,
+    JournalEntry,
+    MemberRecord,
+    MemberState,
+    Outcome,
+    Payload,
+    Plan,
+    RolloutRecord,
+    RunRecord,
+    SessionRecord,
+    TermRecord,
+    Version,
+)
+from penstock.wire import checksum, decode_msgpack, encode_msgpack
+
+R = TypeVar("R")
+Row = tuple[Any, ...]
+"""Values of `columns`, then checksum and body."""
+
+COMPRESS_FROM_BYTES = 4096
+"""Smaller payloads save nothing: SQLite gives them a page anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(Generic[R]):
+    """How one noun is kept: which table, which columns beside the body, and which of them are the key."""
+
+    name: str
+    noun: type[R]
+    kind: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    """The first of the columns."""
+    values: Callable[[R], Row]
+    write: str
+    """Statement that puts a row in place of the older one."""
+
+    @property
+    def select(self) -> str:
+        """The rows, ready for a WHERE."""
+        return f"SELECT {', '.join(self.columns)}, checksum, body FROM {self.name}"
+
+    def row(self, record: R) -> Row:
+        body = encode_msgpack(record)
+        return (*self.values(record), signed_checksum(body), body)
+
+    def record(self, row: Row) -> R:
+        """The record of a row. Raises `CorruptError` if anything in the row is not what was written."""
+        body = row[-1]
+        if type(body) is not bytes or signed_checksum(body) != row[-2]:
+            raise CorruptError(f"{self.describe(row)} fails its checksum")
+        try:
+            record = decode_msgpack(body, self.noun)
+        except (InputError, SchemaError) as error:
+            raise CorruptError(f"{self.describe(row)} does not decode: {error}") from error
+        if self.values(record) != row[:-2]:
+            raise CorruptError(f"{self.describe(row)} lies under columns that are not its own")
+        return record
+
+    def key_text(self, row: Row) -> str:
+        return key_text(*row[1 : len(self.key)])
+
+    def describe(self, row: Row) -> str:
+        return f"{self.kind} {self.key_text(row)!r} of run {row[0]!r}"
+
+
+def key_text(*parts: object) -> str:
+    """A record's key inside its run, as words; names its damage."""
+    return " ".join(str(part) for part in parts)
+
+
+def signed_checksum(data: bytes) -> int:
+    """The checksum as SQLite keeps integers."""
+    value = checksum(data)
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _upsert(name: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+    every = (*columns, "checksum", "body")
+    changes = ", ".join(f"{column} = excluded.{column}" for column in every if column not in key)
+    return f"INSERT INTO {name} ({', '.join(every)}) VALUES ({', '.join('?' * len(every))}) ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+
+
+def _table(name: str, noun: type[R], columns: tuple[str, ...], num_key: int, values: Callable[[R], Row], *, kind: str, write: str = "") -> Table[R]:
+    key = columns[:num_key]
+    return Table(name=name, noun=noun, kind=kind, columns=columns, key=key, values=values, write=write or _upsert(name, columns, key))
+
+
+def _group_values(record: GroupRecord) -> Row:
+    dropped = record.state is GroupState.DROPPED
+    place = cursor(record.id)
+    return (
+        record.run,
+        record.id,
+        record.state.value,
+        record.environment,
+        record.purpose.value,
+        record.reason if dropped else None,
+        None if place is None else place[0],
+        None if place is None else (place[1] << 32) + place[2],
+        record.order,
+        record.ready_order,
+        None if record.ready_at is None else record.tokens,
+        record.longest if dropped else None,
+    )
+
+
+GROUPS = _table(
+    "groups",
+    GroupRecord,
+    ("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest"),
+    2,
+    _group_values,
+    kind="group",
+)
+
+# A member finds environment and purpose at its group. Without the group nothing is inserted, and the writer sees that a row is missing.
+MEMBERS = _table(
+    "members",
+    MemberRecord,
+    ("run", "group_id", "member", "state", "reason"),
+    3,
+    lambda r: (r.run, r.group_id, r.member, r.state.value, r.reason if r.state is MemberState.FAILED else None),
+    kind="member",
+    write="""
+    INSERT INTO members (run, group_id, member, state, reason, checksum, body, environment, purpose)
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, environment, purpose FROM groups WHERE run = ?1 AND id = ?2
+    ON CONFLICT (run, group_id, member) DO UPDATE SET state = ?4, reason = ?5, checksum = ?6, body = ?7
+    """,
+)
+ROLLOUTS = _table("rollouts", RolloutRecord, ("run", "uid", "group_id"), 2, lambda r: (r.run, r.uid, r.group_id), kind="rollout")
+ANNOTATIONS = _table(
+    "annotations",
+    AnnotationRecord,
+    ("run", "group_id", "rollout_uid", "name", "step"),
+    5,
+    # A key may not be NULL. Steps count from 0, so -1 is free for "the whole rollout" and sorts first.
+    lambda r: (r.run, r.group_id, r.rollout_uid, r.name, -1 if r.step is None else r.step),
+    kind="annotation",
+)
+
+
+def _facts(noun: type[R], kind: str, key: Callable[[R], str | int], live: Callable[[R], bool] = lambda _: True) -> Table[R]:
+    return _table("facts", noun, ("run", "kind", "key", "live"), 3, lambda r: (r.run, kind, key(r), int(live(r))), kind=kind)  # type: ignore[attr-defined]
+
+
+RUNS = _facts(RunRecord, "run", lambda r: 0)
+SESSIONS = _facts(SessionRecord, "session", lambda r: r.session, lambda r: not r.ended)
+TERMS = _facts(TermRecord, "term", lambda r: 0)
+PLANS = _facts(Plan, "plan", lambda r: r.update)
+OUTCOMES = _facts(Outcome, "outcome", lambda r: r.update)
+VERSIONS = _facts(Version, "version", lambda r: r.version)
+CHECKPOINTS = _facts(CheckpointRecord, "checkpoint", lambda r: r.update, lambda r: r.kept)
+
+TABLES: dict[type, Table[Any]] = {
+    table.noun: table for table in (RUNS, GROUPS, MEMBERS, ROLLOUTS, ANNOTATIONS, SESSIONS, TERMS, PLANS, OUTCOMES, VERSIONS, CHECKPOINTS)
+}
+"""Everything but payloads and journal entries, which are bytes already."""
+
+PAYLOAD_COLUMNS = "run, uid, content_type, digest, encoding, checksum, body"
+JOURNAL_COLUMNS = "run, episode, idx, checksum, body"
+
+
+def payload_row(payload: Payload, *, compress: bool) -> Row:
+    encoding, stored = "plain", payload.body
+    if compress and len(stored) >= COMPRESS_FROM_BYTES:
+        smaller = zlib.compress(stored, 1)
+        if len(smaller) < len(stored):
+            encoding, stored = "zlib", smaller
+    head = (payload.run, payload.uid, payload.content_type, payload.digest, encoding)
+    return (*head, _sealed(head, stored), stored)
+
+
+def payload_of(row: Row) -> Payload:
+    """The payload of a row, or `CorruptError`."""
+    run, uid, content_type, digest, encoding, seal, stored = row
+    where = f"payload {uid!r} of run {run!r}"
+    if type(stored) is not bytes or _sealed(row[:5], stored) != seal:
+        raise CorruptError(f"{where} fails its checksum")
+    body = zlib.decompress(stored) if encoding == "zlib" else stored
+    return Payload(run=run, uid=uid, content_type=content_type, body=body, digest=digest)
+
+
+def journal_row(entry: JournalEntry) -> Row:
+    head = (entry.run, entry.episode, entry.index)
+    return (*head, _sealed(head, entry.body), entry.body)
+
+
+def journal_of(row: Row) -> JournalEntry:
+    """The entry of a row, or `CorruptError`."""
+    run, episode, index, seal, body = row
+    if type(body) is not bytes or _sealed(row[:3], body) != seal:
+        raise CorruptError(f"journal {key_text(episode, index)!r} of run {run!r} fails its checksum")
+    return JournalEntry(run=run, episode=episode, index=index, body=body)
+
+
+def _sealed(head: Row, stored: bytes) -> int:
+    """Checksum of bytes together with the columns that say what they are."""
+    return signed_checksum("\0".join(map(str, head)).encode("utf-8", "surrogateescape") + b"\0" + stored)

@@ -1,0 +1,114 @@
+"""Where a record lies: shelves of records, used for what is not durable yet and by stores that keep everything in memory.
+
+A shelf holds what one look-up reads, as a mapping from a record's key on the shelf to the record. A rollout lies on two: it is asked for by its
+uid and by its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from penstock.types import (
+    AnnotationRecord,
+    CheckpointRecord,
+    GroupRecord,
+    JournalEntry,
+    MemberRecord,
+    Outcome,
+    Payload,
+    Plan,
+    Record,
+    RolloutRecord,
+    RunRecord,
+    SessionRecord,
+    TermRecord,
+    Version,
+)
+
+Shelf = tuple[str, ...]
+"""What is on it, the run, and the group or episode if it holds only what belongs to one."""
+Place = tuple[Shelf, Hashable]
+"""A shelf and a key on it."""
+T = TypeVar("T")
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+
+_PLACES: dict[type, Callable[[Any], tuple[Place, ...]]] = {
+    RunRecord: lambda r: ((("run",), r.run),),
+    GroupRecord: lambda r: ((("group", r.run), r.id),),
+    MemberRecord: lambda r: ((("member", r.run, r.group_id), r.member),),
+    RolloutRecord: lambda r: ((("rollout", r.run), r.uid), (("rollout", r.run, r.group_id), r.uid)),
+    AnnotationRecord: lambda r: ((("annotation", r.run, r.group_id), (r.rollout_uid, r.name, r.step)),),
+    SessionRecord: lambda r: ((("session", r.run), r.session),),
+    TermRecord: lambda r: ((("term", r.run), 0),),
+    Plan: lambda r: ((("plan", r.run), r.update),),
+    Outcome: lambda r: ((("outcome", r.run), r.update),),
+    Version: lambda r: ((("version", r.run), r.version),),
+    CheckpointRecord: lambda r: ((("checkpoint", r.run), r.update),),
+    Payload: lambda r: ((("payload", r.run), r.uid),),
+    JournalEntry: lambda r: ((("journal", r.run, r.episode), r.index),),
+}
+
+
+def places(record: Record) -> tuple[Place, ...]:
+    """Every place of `record`; the first one is its key in the store.
+
+    >>> places(JournalEntry(run="demo", episode="e7", index=2, body=b""))
+    ((('journal', 'demo', 'e7'), 2),)
+    """
+    return _PLACES[type(record)](record)
+
+
+def cursor(group_id: str) -> tuple[str, int, int] | None:
+    """(source, pass, index) of a group id of that form, None for any other. Numbers that no counter reaches are not taken for one.
+
+    >>> cursor("gsm8k/train/3/120")
+    ('gsm8k/train', 3, 120)
+    >>> cursor("held-out") is None
+    True
+    """
+    source, *numbers = group_id.rsplit("/", 2)
+    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
+        return None
+    return source, int(numbers[0]), int(numbers[1])
+
+
+def by_try(rollout: RolloutRecord) -> tuple[int, int, str]:
+    """Order of the rollouts of a group."""
+    return rollout.member, rollout.retry, rollout.uid
+
+
+def by_subject(annotation: AnnotationRecord) -> tuple[str, str, int]:
+    """Order of the annotations of a group; what is said of a whole rollout comes before what is said of its steps."""
+    return annotation.rollout_uid, annotation.name, -1 if annotation.step is None else annotation.step
+
+
+class Shelves(Generic[T]):
+    """Values by place. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._shelves: dict[Shelf, dict[Hashable, T]] = {}
+
+    def put(self, place: Place, value: T) -> None:
+        shelf, key = place
+        self._shelves.setdefault(shelf, {})[key] = value
+
+    def drop(self, place: Place) -> None:
+        shelf, key = place
+        held = self._shelves[shelf]
+        del held[key]
+        if not held:
+            del self._shelves[shelf]
+
+    def get(self, place: Place) -> T | None:
+        held = self._shelves.get(place[0])
+        return None if held is None else held.get(place[1])
+
+    def shelf(self, shelf: Shelf) -> Mapping[Hashable, T]:
+        """All on one shelf, in no order that means anything."""
+        return self._shelves.get(shelf, _EMPTY)
+
+    def clear(self) -> None:
+        self._shelves.clear()

@@ -1,0 +1,297 @@
+"""`SqliteStore`: the store of one machine, in one SQLite file.
+
+The log is written ahead (WAL) and synced on every commit (`synchronous=FULL`); one thread writes and commits whatever waits in one transaction, so
+that the price of a sync is shared. Look-ups read through connections of their own and never wait for the writer.
+
+    store.sqlite         the tables, see `_schema.py`
+    store.sqlite-wal     committed, not yet moved into the tables
+    store.sqlite.lock    held by the one process that may write
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from penstock.buffer.store._changes import ChangeSet, change_set
+from penstock.buffer.store._connections import ReaderPool, open_for_writing
+from penstock.buffer.store._failures import store_error
+from penstock.buffer.store._lock import WriterLock
+from penstock.buffer.store._reads import Reads
+from penstock.buffer.store._rows import (
+    ANNOTATIONS,
+    GROUPS,
+    JOURNAL_COLUMNS,
+    MEMBERS,
+    PAYLOAD_COLUMNS,
+    PLANS,
+    ROLLOUTS,
+    RUNS,
+    Row,
+    Table,
+    journal_of,
+    key_text,
+    payload_of,
+)
+from penstock.buffer.store._writer import Bounds, Writer
+from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, places
+from penstock.errors import CorruptError, PenstockError, StoreError, UnknownError
+from penstock.types import (
+    AnnotationRecord,
+    GroupRecord,
+    JournalEntry,
+    MemberRecord,
+    Payload,
+    Plan,
+    Record,
+    RolloutRecord,
+    RunRecord,
+    Snapshot,
+)
+
+R = TypeVar("R")
+_SCAN_PAGE = 500
+_FLUSH_SECONDS = 60.0
+
+
+class SqliteStore:
+    """A `Store` in the file `path`. One process writes; any number may open it with `read_only`, also meanwhile.
+
+    May be called from several threads. Look-ups of one group or rollout take well under a millisecond and may be made on an event loop;
+    `load`, the scans, `reopen` and `close` may not. An empty change set is a real durable write, to find out whether one is possible.
+
+    A damaged record is never served: a look-up by its key raises `CorruptError`, any wider one leaves it out, except that `load` refuses to go on
+    without a run's term, plans, outcomes or versions. Its bytes are copied to the table `quarantine`; writing the record again mends it.
+    """
+
+    def __init__(self, path: Path | str, *, read_only: bool = False, bounds: Bounds | None = None, max_bytes: int | None = None) -> None:
+        """Open or make the store. Raises `StoreError` if somebody else writes it, `SchemaError` if it is not ours or too new.
+
+        `max_bytes` bounds the tables; over it a write fails with `StoreFullError`.
+        """
+        self._path = Path(path)
+        self._bounds = bounds or Bounds()
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._overlay: Shelves[tuple[ChangeSet, Record]] = Shelves()
+        self._damaged: dict[tuple[str, str, str], str] = {}
+        self._readers = ReaderPool(self._path)
+        self._writer: Writer | None = None
+        self._writer_lock: WriterLock | None = None
+        if not read_only:
+            self._writer_lock = self._take_lock()
+            try:
+                self._writer = self._start_writer()
+            except BaseException:
+                self._writer_lock.release()
+                raise
+        self._remember_damage()
+
+    # Writing
+
+    def submit(self, records: Sequence[Record]) -> Future[None]:
+        if self._writer is None:
+            return _failed(StoreError(f"{self._path} is open read-only"))
+        try:
+            change = change_set(records)
+        except PenstockError as error:
+            return _failed(error)
+        # Under the lock that `_settled` takes: the change set must not be done before it is in the overlay.
+        with self._lock:
+            refusal = self._writer.submit(change)
+            if refusal is not None:
+                return _failed(refusal)
+            for record in change.records:
+                for place in places(record):
+                    self._overlay.put(place, (change, record))
+        return change.future
+
+    def reopen(self) -> None:
+        if self._writer is None:
+            self._readers.close()
+            return
+        self._writer.stop(forget=True)
+        self._readers.close()
+        self._writer.close()
+        self._writer = self._start_writer()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.stop(forget=False)
+        self._readers.close()
+        if self._writer is not None:
+            self._writer.close()
+        if self._writer_lock is not None:
+            self._writer_lock.release()
+            self._writer_lock = None
+
+    # Look-ups
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        pending = self._pending(("run",))
+        with self._readers.connection() as connection:
+            stored = self._reads(connection).many(RUNS, "WHERE kind = ?", (RUNS.kind,))
+        return tuple(sorted(({record.run: record for record in stored} | pending).values(), key=lambda record: record.run))
+
+    def load(self, run: str) -> Snapshot | None:
+        if self._writer is not None:
+            self._writer.flush(_FLUSH_SECONDS)
+        with self._readers.connection() as connection:
+            # One transaction: everything in a snapshot is of the same moment.
+            connection.execute("BEGIN")
+            try:
+                return self._reads(connection).snapshot(run)
+            finally:
+                connection.execute("ROLLBACK")
+
+    def group(self, run: str, group_id: str) -> GroupRecord | None:
+        return self._one(GROUPS, (("group", run), group_id), "WHERE run = ? AND id = ?", (run, group_id))
+
+    def rollout(self, run: str, uid: str) -> RolloutRecord | None:
+        return self._one(ROLLOUTS, (("rollout", run), uid), "WHERE run = ? AND uid = ?", (run, uid))
+
+    def plan(self, run: str, update: int) -> Plan | None:
+        return self._one(PLANS, (("plan", run), update), "WHERE run = ? AND kind = 'plan' AND key = ?", (run, update))
+
+    def members(self, run: str, group_id: str) -> tuple[MemberRecord, ...]:
+        return tuple(sorted(self._of_group(MEMBERS, "member", run, group_id), key=lambda member: member.member))
+
+    def rollouts(self, run: str, group_id: str) -> tuple[RolloutRecord, ...]:
+        return tuple(sorted(self._of_group(ROLLOUTS, "rollout", run, group_id), key=by_try))
+
+    def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]:
+        return tuple(sorted(self._of_group(ANNOTATIONS, "annotation", run, group_id), key=by_subject))
+
+    def payload(self, run: str, uid: str) -> Payload:
+        pending = self._pending(("payload", run)).get(uid)
+        if pending is not None:
+            return cast(Payload, pending)
+        with self._readers.connection() as connection:
+            row = connection.execute(f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE run = ? AND uid = ?", (run, uid)).fetchone()
+        if row is None:
+            raise UnknownError(f"run {run!r} has no payload {uid!r}")
+        try:
+            return payload_of(row)
+        except CorruptError as error:
+            self._note_damage("payload", run, uid, error, row[-1])
+            raise
+
+    def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
+        entries: dict[Any, Any] = {}
+        pending = self._pending(("journal", run, episode))
+        with self._readers.connection() as connection:
+            rows = connection.execute(f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND episode = ?", (run, episode)).fetchall()
+        for row in rows:
+            try:
+                entries[row[2]] = journal_of(row)
+            except CorruptError as error:
+                self._note_damage("journal", run, key_text(episode, row[2]), error, row[-1])
+                # An episode cannot be continued from a history with a hole.
+                raise
+        return tuple(sorted((entries | pending).values(), key=lambda entry: entry.index))
+
+    def scan_groups(self, run: str) -> Iterator[GroupRecord]:
+        with self._readers.connection() as connection:
+            numbers = np.array(connection.execute("SELECT ord, rowid FROM groups WHERE run = ?", (run,)).fetchall(), dtype=np.int64).reshape(-1, 2)
+        rowids = numbers[np.lexsort((numbers[:, 1], numbers[:, 0])), 1]
+        for start in range(0, len(rowids), _SCAN_PAGE):
+            page = tuple(rowids[start : start + _SCAN_PAGE].tolist())
+            with self._readers.connection() as connection:
+                groups = self._reads(connection).many(GROUPS, f"WHERE rowid IN ({', '.join('?' * len(page))})", page)
+            yield from sorted(groups, key=lambda group: group.order)
+
+    def scan_rollouts(self, run: str) -> Iterator[RolloutRecord]:
+        last = ""
+        while True:
+            with self._readers.connection() as connection:
+                uids = connection.execute("SELECT uid FROM rollouts WHERE run = ? AND uid > ? ORDER BY uid LIMIT ?", (run, last, _SCAN_PAGE)).fetchall()
+                if not uids:
+                    return
+                page = self._reads(connection).many(ROLLOUTS, "WHERE run = ? AND uid > ? AND uid <= ? ORDER BY uid", (run, last, uids[-1][0]))
+            yield from page
+            last = uids[-1][0]
+
+    def corrupt(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._damaged.values())
+
+    # Inside
+
+    def _take_lock(self) -> WriterLock:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            return WriterLock(self._path)
+        except OSError as error:
+            raise store_error(error, self._path) from error
+
+    def _start_writer(self) -> Writer:
+        try:
+            connection = open_for_writing(self._path, self._max_bytes)
+        except (sqlite3.Error, OSError) as error:
+            raise store_error(error, self._path) from error
+        return Writer(connection, self._path, self._bounds, self._settled)
+
+    def _settled(self, changes: Sequence[ChangeSet]) -> None:
+        with self._lock:
+            for change in changes:
+                for record in change.records:
+                    for place in places(record):
+                        held = self._overlay.get(place)
+                        if held is not None and held[0] is change:
+                            self._overlay.drop(place)
+
+    def _pending(self, shelf: Shelf) -> dict[Any, Any]:
+        """What waits for the disk. Looked at before the tables: what has left the overlay is in them."""
+        with self._lock:
+            return {key: record for key, (_, record) in self._overlay.shelf(shelf).items()}
+
+    def _one(self, table: Table[R], place: Place, where: str, values: Row) -> R | None:
+        with self._lock:
+            pending = self._overlay.get(place)
+        if pending is not None:
+            return cast(R, pending[1])
+        with self._readers.connection() as connection:
+            return self._reads(connection).one(table, where, values)
+
+    def _of_group(self, table: Table[R], kind: str, run: str, group_id: str) -> list[R]:
+        pending = self._pending((kind, run, group_id))
+        with self._readers.connection() as connection:
+            stored = self._reads(connection).many(table, "WHERE run = ? AND group_id = ?", (run, group_id))
+        return list(({places(cast(Record, record))[0][1]: record for record in stored} | pending).values())
+
+    def _reads(self, connection: sqlite3.Connection) -> Reads:
+        return Reads(connection, self._note_damage)
+
+    def _remember_damage(self) -> None:
+        with self._readers.connection() as connection:
+            for kind, run, key, sentence in connection.execute("SELECT kind, run, key, sentence FROM quarantine ORDER BY rowid"):
+                self._damaged[kind, run, key] = sentence
+
+    def _note_damage(self, kind: str, run: str, key: str, error: CorruptError, body: object) -> None:
+        """Report a damaged record once, and keep its bytes where nobody takes them for a record."""
+        place = (_printable(kind), _printable(run), _printable(key))
+        where = "it was only reported, since the store is open read-only" if self._writer is None else "its bytes are in the table `quarantine`"
+        sentence = _printable(f"{error}; {where}")
+        with self._lock:
+            if place in self._damaged:
+                return
+            self._damaged[place] = sentence
+        if self._writer is not None:
+            self._writer.set_aside((*place, sentence, body))
+
+
+def _failed(error: PenstockError) -> Future[None]:
+    future: Future[None] = Future()
+    future.set_exception(error)
+    return future
+
+
+def _printable(text: str) -> str:
+    """Damaged text as it can be stored and shown."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
