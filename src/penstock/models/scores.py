@@ -40,7 +40,9 @@ def token_scores(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: tor
 
 def _score(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    logits_TV = head(hidden_TD) / temperature
+    logits_TV = head(hidden_TD)
+    if temperature != 1.0:
+        logits_TV = logits_TV / temperature
     # Half precision is too coarse for ratios; double stays double.
     logprobs_TV = log_softmax(logits_TV, dim=-1, dtype=torch.promote_types(logits_TV.dtype, torch.float32))
     with torch.no_grad():

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from penstock.models import load_model, scores, token_scores
+
+
+def test_scores_are_log_softmax_and_entropy_after_temperature(directory_of: Callable[..., Path]) -> None:
+    model = load_model(directory_of("llama"), dtype=torch.float64)
+    hidden = torch.randn(5, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([3, 0, 63, 9, 9])
+    found = token_scores(model, hidden, targets, temperature=0.5)
+    probabilities = torch.softmax(model.lm_head(hidden) * 2, -1)
+    for place in range(5):
+        assert found.logprobs_T[place].item() == pytest.approx(probabilities[place, targets[place]].log().item(), abs=1e-12)
+        assert found.entropies_T[place].item() == pytest.approx(-sum(p.item() * p.log().item() for p in probabilities[place]), abs=1e-12)
+    assert not found.entropies_T.requires_grad
+
+
+def test_chunks_of_logits_change_neither_scores_nor_gradients(directory_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(directory_of("llama"), dtype=torch.float64)
+    hidden = torch.randn(7, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    targets = torch.arange(7)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        found = token_scores(model, hidden, targets)
+        gradients = torch.autograd.grad((found.logprobs_T * torch.arange(7)).sum(), (hidden, model.lm_head.weight))
+        return found.logprobs_T, found.entropies_T, *gradients
+
+    whole = run()
+    monkeypatch.setattr(scores, "_LOGITS_AT_ONCE", 3 * 64)
+    for at_once, in_chunks in zip(whole, run(), strict=True):
+        torch.testing.assert_close(in_chunks, at_once, rtol=1e-12, atol=1e-12)
