@@ -1,0 +1,75 @@
+"""Time that tests own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.clock import Clock, SystemClock
+from penstock.testing.clock import FakeClock
+
+
+@pytest.mark.parametrize("make", [SystemClock, FakeClock])
+async def test_every_clock_reads_wall_time_and_a_time_that_never_goes_back(make: type[Clock]) -> None:
+    clock: Clock = make()
+    before = clock.monotonic()
+    await clock.sleep(0)
+    assert clock.monotonic() >= before
+    assert clock.now() > 1_600_000_000
+
+
+async def test_sleepers_wake_in_the_order_of_their_deadlines() -> None:
+    clock, woken = FakeClock(), []
+
+    async def sleeper(name: str, seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append((name, clock.monotonic()))
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, seconds in (("late", 3.0), ("first", 1.0), ("same", 2.0), ("same again", 2.0)):
+            tasks.create_task(sleeper(name, seconds))
+        await clock.advance(2.5)
+        assert woken == [("first", 1.0), ("same", 2.0), ("same again", 2.0)]
+        assert clock.num_sleepers == 1
+        await clock.advance(0.5)
+    assert woken[-1] == ("late", 3.0)
+
+
+async def test_a_long_advance_stops_at_every_deadline_on_the_way() -> None:
+    clock, beats = FakeClock(), []
+
+    async def beat() -> None:
+        for _ in range(3):
+            await clock.sleep(2.0)
+            beats.append(clock.monotonic())
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(beat())
+        await clock.advance(100.0)
+    assert beats == [2.0, 4.0, 6.0]
+    assert clock.monotonic() == 100.0
+
+
+async def test_a_cancelled_sleeper_is_forgotten() -> None:
+    clock = FakeClock()
+    task = asyncio.create_task(clock.sleep(1.0))
+    await clock.advance(0.5)
+    task.cancel()
+    await clock.advance(5.0)
+    assert task.cancelled() and clock.num_sleepers == 0
+
+
+async def test_the_wall_may_jump_without_waking_anybody() -> None:
+    clock = FakeClock(now=1000.0)
+    task = asyncio.create_task(clock.sleep(10.0))
+    await clock.advance(1.0)
+    clock.jump(-500.0)
+    assert (clock.now(), clock.monotonic(), task.done()) == (501.0, 1.0, False)
+    await clock.advance(9.0)
+    assert task.done()
+
+
+async def test_time_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match="does not go back"):
+        await FakeClock().advance(-1.0)
