@@ -1,0 +1,198 @@
+"""The client of an inference server: what rollout workers and the learner call.
+
+Sampling changes nothing on the server, so a request that got no answer is sent again: on a lost connection, on 429 and on 503, after the wait that the
+server names or a growing one, until the call's deadline. With a seed the repeated reply is the same. Other refusals are raised at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import ConflictError, FencedError, InfraError, InvalidError, LimitError, PenstockError, WeightsError
+from penstock.types import (
+    Evidence,
+    Float32Array,
+    InferenceMetadata,
+    Int32Array,
+    SamplerFacts,
+    Usage,
+    VersionRun,
+    WeightManifest,
+)
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reply:
+    """One sampled reply."""
+
+    ids: Int32Array
+    logprobs: Float32Array
+    """One per token, after temperature."""
+    versions: tuple[VersionRun, ...]
+    text: str
+    metadata: InferenceMetadata
+    """Finish reason, usage, how it was sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedWeights:
+    """What a server samples with."""
+
+    policy: str
+    version: int
+    digest: str
+    newest_version: int
+    """What it was told is newest; the same as `version` unless a push failed."""
+
+
+class InferenceClient:
+    """Talks to one server. Use it as an async context manager, from one event loop."""
+
+    def __init__(self, base_url: str, *, token: str | None = None, clock: Clock | None = None, deadline_seconds: float = 600.0) -> None:
+        """`base_url` without `/v1`. `deadline_seconds` bounds every call, its retries included, unless the call names another."""
+        self._base_url = base_url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._clock = clock or SystemClock()
+        self._deadline_seconds = deadline_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> InferenceClient:
+        # The number of requests under way is for the server to bound, not for the connection pool.
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def complete(
+        self,
+        ids: Sequence[int] | Int32Array,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        request_id: str | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Reply:
+        """Sample one reply to the tokens `ids`.
+
+        Raises `InvalidError` if the server refuses the request, `InfraError` if there is no answer within the deadline.
+        """
+        body: dict[str, Any] = {
+            "prompt": np.asarray(ids).tolist(),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        body |= {"seed": seed} if seed is not None else {}
+        body |= {"stop": list(stop)} if stop else {}
+        body |= {"stop_token_ids": list(stop_ids)} if len(stop_ids) else {}
+        body |= {"request_id": request_id} if request_id is not None else {}
+        return read_reply(await self._call("POST", "/v1/completions", body, deadline_seconds))
+
+    async def served(self, *, deadline_seconds: float = 10.0) -> ServedWeights:
+        """What the server samples with now."""
+        return _served(await self._call("GET", "/v1/weights", None, deadline_seconds))
+
+    async def push(self, manifest: WeightManifest, *, term: int | None = None, deadline_seconds: float = 60.0) -> ServedWeights:
+        """Tell the server that these are the newest weights; it loads them from its weights directory and says what it serves then.
+
+        May be repeated. Raises `WeightsError` if the server refuses them (it goes on with the old ones), `FencedError` for an older term,
+        `ConflictError` if the version is known there with another digest, `InfraError` if there is no answer within the deadline.
+        """
+        body = {"policy": manifest.policy, "version": manifest.version, "digest": manifest.digest} | ({} if term is None else {"term": term})
+        return _served(await self._call("POST", "/v1/weights", body, deadline_seconds))
+
+    async def abort(self, ids: Collection[str] | None = None, *, deadline_seconds: float = 10.0) -> int:
+        """End these requests (None: all); each answers whoever waits for it with what it has. Returns how many replies were ended."""
+        answer = await self._call("POST", "/abort", {} if ids is None else {"ids": sorted(ids)}, deadline_seconds)
+        return int(answer["aborted"])
+
+    async def is_ready(self) -> bool:
+        """Whether the server answers and serves the newest weights that it was told of. Asks once."""
+        try:
+            status, _, _ = await self._send("GET", "/readyz", None, 5.0)
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+        return status == 200
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, deadline_seconds: float | None) -> Any:
+        start = self._clock.monotonic()
+        deadline = start + (self._deadline_seconds if deadline_seconds is None else deadline_seconds)
+        wait_seconds = FIRST_WAIT_SECONDS
+        while True:
+            left_seconds = deadline - self._clock.monotonic()
+            named_seconds = 0.0
+            try:
+                status, headers, answer = await self._send(method, path, body, left_seconds)
+                if status == 200:
+                    return msgspec.json.decode(answer)
+                if status not in (429, 503):
+                    raise _refusal(status, answer, path)
+                trouble = f"status {status}"
+                named_seconds = float(headers.get("Retry-After", "0"))
+            except (aiohttp.ClientError, TimeoutError) as error:
+                trouble = str(error) or type(error).__name__
+            wait_seconds = max(wait_seconds, named_seconds)
+            if self._clock.monotonic() + wait_seconds >= deadline:
+                raise InfraError(f"{method} {path} on {self._base_url} has no answer after {self._clock.monotonic() - start:.1f} s: {trouble}")
+            await self._clock.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, Mapping[str, str], bytes]:
+        assert self._session is not None, "use the client as an async context manager"
+        data = None if body is None else msgspec.json.encode(body)
+        timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
+        async with self._session.request(method, self._base_url + path, data=data, headers=self._headers, timeout=timeout) as answer:
+            return answer.status, answer.headers, await answer.read()
+
+
+def read_reply(answer: Mapping[str, Any]) -> Reply:
+    """The first choice of a completion that was asked for with token ids and logprobs."""
+    choice, usage, sampler = answer["choices"][0], answer["usage"], answer["sampler"]
+    return Reply(
+        ids=np.array(choice["token_ids"], np.int32),
+        logprobs=np.array(choice["logprobs"]["token_logprobs"], np.float32),
+        versions=tuple(VersionRun(**(run | {"evidence": Evidence(run["evidence"])})) for run in choice["versions"]),
+        text=choice["text"],
+        metadata=InferenceMetadata(
+            sampler=SamplerFacts(**sampler),
+            usage=Usage(
+                prompt_tokens=usage["prompt_tokens"],
+                cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+                sampled_tokens=usage["completion_tokens"],
+                seconds=usage["seconds"],
+            ),
+            finish_reason=choice["finish_reason"],
+        ),
+    )
+
+
+def _served(answer: Mapping[str, Any]) -> ServedWeights:
+    return ServedWeights(**answer)
+
+
+def _refusal(status: int, answer: bytes, path: str) -> PenstockError:
+    """What a server said no to, as the error it was there."""
+    try:
+        told = msgspec.json.decode(answer)["error"]
+        code, message = told["code"], told["message"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return InfraError(f"{path} answered {status} without a word of ours")
+    kinds: dict[str, type[PenstockError]] = {"weights": WeightsError, "fenced": FencedError, "conflict": ConflictError, "limit": LimitError}
+    kind = kinds.get(code, InvalidError if 400 <= status < 500 else InfraError)
+    return kind(message)

@@ -1,0 +1,73 @@
+"""Settings of an inference server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from penstock.errors import ConfigError
+from penstock.httpd import Access
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What bounds the engine's memory and the length of a step."""
+
+    max_running: int = 128
+    """Replies that are computed at once."""
+    max_queued: int = 1024
+    """Requests that may wait; more are told to come back later (429)."""
+    kv_tokens: int = 131_072
+    """Tokens that running replies may come to keep keys and values for; prompt and `max_tokens` are reserved when a request is admitted.
+    Memory may reach about twice that for moments, while caches grow."""
+    prefix_tokens: int = 32_768
+    """Tokens of prompts that are kept for later requests."""
+    prefill_tokens: int = 2048
+    """Prompt tokens that are computed at once, and after which running replies get their turn."""
+    context_tokens: int = 32_768
+    """Longest prompt with its reply, if the model allows as much."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "kv_tokens", "prefill_tokens", "context_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"inference.limits.{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("max_queued", "prefix_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"inference.limits.{name} must be 0 or more, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceConfig:
+    """One server."""
+
+    model: Path
+    """Hugging Face directory: `config.json`, safetensors, tokenizer."""
+    weights_dir: Path | None = None
+    """Where weights lie as `<digest>.safetensors`; without it, other weights are refused."""
+    policy: str = "policy"
+    """Name under which the model samples."""
+    version: int = 0
+    """Version of the weights to start with."""
+    digest: str = ""
+    """Digest of the weights to start with, from `weights_dir`; empty: those of the model directory."""
+    on_swap: Literal["recompute", "keep"] = "recompute"
+    """What happens to the caches of replies under way when weights change: computed anew, or kept and their tokens marked `mixed_kv`."""
+    access: Access = field(default_factory=Access)
+    port: int = 8000
+    """0: any free one."""
+    port_file: Path | None = None
+    """Gets the port once connections are taken."""
+    threads: int = 1
+    """Threads of torch. One, if several processes share the cores."""
+    limits: EngineLimits = field(default_factory=EngineLimits)
+
+    def __post_init__(self) -> None:
+        if self.version < 0:
+            raise ConfigError(f"inference.version must be 0 or more, got {self.version}")
+        if self.digest and self.weights_dir is None:
+            raise ConfigError("inference.digest names weights, but there is no inference.weights_dir to find them in")
+        if self.threads < 1:
+            raise ConfigError(f"inference.threads must be 1 or more, got {self.threads}")
+        if not self.policy:
+            raise ConfigError("inference.policy must have a name")

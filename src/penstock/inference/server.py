@@ -1,0 +1,225 @@
+"""The inference server: OpenAI's routes, weights, health, over the embedded engine.
+
+GET  /v1/models, /v1/models/{name}      what is served
+POST /v1/completions                    text or token ids
+POST /v1/chat/completions
+GET  /v1/weights                        policy, version and digest that sample now
+POST /v1/weights                        {"policy", "version", "digest", "term"?}: these are the newest; answers what is served
+POST /abort                             {"ids"?: [...]}: end requests (all, without ids); they answer with what they have
+GET  /livez, /readyz, /metrics
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import torch
+import uvloop
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+
+from penstock.errors import InfraError, InputError, InvalidError, LimitError
+from penstock.httpd import bind, reply, router, serve_app
+from penstock.inference.config import InferenceConfig
+from penstock.inference.desk import WeightsDesk, read_push
+from penstock.inference.engine.architecture import read_architecture
+from penstock.inference.engine.core import Engine
+from penstock.inference.loop import EngineLoop
+from penstock.inference.protocol import BadRequest, read_chat, read_completion
+from penstock.inference.service import Completions, Conversation, load_template
+from penstock.inference.streams import EventStream, unless_gone
+from penstock.inference.weights import served_from_digest, served_from_model
+from penstock.metrics import render_prometheus
+from penstock.wire import parse_json
+
+log = logging.getLogger(__name__)
+
+ABORT_AFTER_SECONDS = 5.0
+"""After SIGTERM, requests under way have this long to end by themselves; then they answer with what they have."""
+
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+
+
+def serve(config: InferenceConfig) -> None:
+    """Load the model and serve it until SIGTERM or SIGINT. Raises `ConfigError` or `WeightsError` if it cannot start, `InfraError` if the engine fails."""
+    # First, so that a port in use is told before a model is loaded.
+    listener = bind(config.access.host, config.port)
+    torch.set_num_threads(config.threads)
+    architecture = read_architecture(config.model)
+    if config.digest:
+        assert config.weights_dir is not None
+        served = served_from_digest(config.weights_dir, architecture, policy=config.policy, version=config.version, digest=config.digest)
+    else:
+        served = served_from_model(config.model, architecture, policy=config.policy, version=config.version)
+    template = load_template(config.model)
+    engine = Engine(served, config.limits, decode=template.decode if template is not None else lambda _: "")
+    log.info("version %d of %s (%s) is served", served.version, served.policy, served.digest)
+    # The server is told to stop like by anybody else, so that connections are closed in order.
+    loop = EngineLoop(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    completions = Completions(loop, template, model_name=config.model.name)
+    server = InferenceServer(config, loop, completions)
+    uvloop.run(serve_app(server.app(), config.access, listener, port_file=config.port_file))
+    if loop.has_failed:
+        raise InfraError("the engine failed; the log says why")
+
+
+class InferenceServer:
+    """The routes."""
+
+    def __init__(self, config: InferenceConfig, loop: EngineLoop, completions: Completions) -> None:
+        self._config = config
+        self._loop = loop
+        self._completions = completions
+        self._desk = WeightsDesk(loop, config.weights_dir, config.on_swap)
+
+    def app(self) -> Router:
+        """An ASGI app, to be put behind a `Guard`."""
+        routes = [
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
+            Route("/v1/completions", _openai(self.completions), methods=["POST"]),
+            Route("/v1/chat/completions", _openai(self.chat), methods=["POST"]),
+            Route("/v1/weights", self.served),
+            Route("/v1/weights", self.push, methods=["POST"]),
+            Route("/abort", self.abort, methods=["POST"]),
+            Route("/livez", self.livez),
+            Route("/readyz", self.readyz),
+            Route("/metrics", self.metrics),
+        ]
+        return router(routes, lifespan=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        self._loop.start()
+        with _on_sigterm(self._abort_soon):
+            yield
+        await self._loop.close()
+
+    def _abort_soon(self) -> None:
+        self._loop.abort_after(ABORT_AFTER_SECONDS)
+
+    async def completions(self, request: HttpRequest) -> Response:
+        """`POST /v1/completions`."""
+        return await self._answer(request, self._completions.begin_completion(read_completion(await request.body())))
+
+    async def chat(self, request: HttpRequest) -> Response:
+        """`POST /v1/chat/completions`."""
+        return await self._answer(request, self._completions.begin_chat(read_chat(await request.body())))
+
+    async def _answer(self, request: HttpRequest, conversation: Conversation) -> Response:
+        if conversation.call.stream:
+            return EventStream(self._completions.events(conversation), lambda: self._completions.end(conversation))
+        try:
+            shape = await unless_gone(request, self._completions.whole(conversation))
+        finally:
+            self._completions.end(conversation)
+        # 499: nobody reads it; the number is what other servers log for a client that left.
+        return reply(shape) if shape is not None else Response(status_code=499)
+
+    async def models(self, _: HttpRequest) -> Response:
+        """`GET /v1/models`."""
+        return reply({"object": "list", "data": [self._model()]})
+
+    async def model(self, _: HttpRequest) -> Response:
+        """`GET /v1/models/{name}`: one model is served, under any name."""
+        return reply(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        served = self._loop.engine.served
+        return {
+            "id": self._config.model.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "penstock",
+            "max_model_len": self._loop.engine.context_tokens,
+            "policy": served.policy,
+            "version": served.version,
+            "digest": served.digest,
+        }
+
+    async def served(self, _: HttpRequest) -> Response:
+        """`GET /v1/weights`."""
+        return reply(self._desk.shown())
+
+    async def push(self, request: HttpRequest) -> Response:
+        """`POST /v1/weights`."""
+        return reply(await self._desk.take(read_push(await request.body())))
+
+    async def abort(self, request: HttpRequest) -> Response:
+        """`POST /abort`."""
+        return reply({"aborted": await self._loop.abort(_abort_ids(await request.body()))})
+
+    async def livez(self, _: HttpRequest) -> Response:
+        """The process answers."""
+        return reply({"live": True})
+
+    async def readyz(self, _: HttpRequest) -> Response:
+        """The engine computes, and with the weights that it was told are the newest."""
+        is_ready = self._loop.is_alive and self._desk.is_newest
+        return reply({"ready": is_ready} | self._desk.shown(), 200 if is_ready else 503)
+
+    async def metrics(self, _: HttpRequest) -> Response:
+        """Prometheus text."""
+        engine = self._loop.engine
+        values = {
+            "inference/running": engine.num_running,
+            "inference/waiting": engine.num_queued,
+            "inference/kv_tokens": engine.reserved_tokens,
+            "inference/tokens_sampled": engine.counters.sampled_tokens,
+            "inference/version": engine.served.version,
+        }
+        return PlainTextResponse(render_prometheus(values), media_type="text/plain; version=0.0.4")
+
+
+def _openai(handler: Handler) -> Handler:
+    """`handler`, whose errors about the request are told as clients of OpenAI expect them."""
+
+    async def handle(request: HttpRequest) -> Response:
+        try:
+            return await handler(request)
+        except InputError as error:
+            is_limit = isinstance(error, LimitError)
+            shape = {
+                "message": str(error),
+                "type": "rate_limit_error" if is_limit else "invalid_request_error",
+                "param": error.field if isinstance(error, BadRequest) else None,
+                "code": error.code,
+                "request_id": request.state.request_id,
+            }
+            headers = {"Retry-After": str(int(error.retry_after_seconds))} if isinstance(error, LimitError) else {}
+            return reply({"error": shape}, error.http_status if is_limit else 400, headers)
+
+    return handle
+
+
+def _abort_ids(body: bytes) -> frozenset[str] | None:
+    fields = parse_json(body) if body else {}
+    ids = fields.get("ids") if isinstance(fields, dict) else 0
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise InvalidError('the body must be {"ids": [...]}, or empty to abort all')
+    return frozenset(ids)
+
+
+@contextlib.contextmanager
+def _on_sigterm(function: Callable[[], None]) -> Any:
+    """Call `function`, too, when the server is told to stop."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: Any) -> None:
+        function()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
