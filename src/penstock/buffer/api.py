@@ -100,6 +100,8 @@ class Claim:
     count: int
     environments: tuple[str, ...] | None = None
     wait_seconds: float = 0.0
+    number: int | None = None
+    """Counts the claims of the session from 1: asked again under the same number, the same slots are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -53,6 +54,8 @@ class BufferClient:
         self._deadline_seconds = deadline_seconds
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
+        self._claims: Counter[str] = Counter()
+        """Claims made, by session."""
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_POLL_SECONDS + 20.0)
@@ -98,9 +101,10 @@ class BufferClient:
     async def claim(
         self, session: str, count: int, *, environments: Sequence[str] | None = None, wait_seconds: float = _POLL_SECONDS
     ) -> tuple[api.ClaimedSlot, ...]:
-        """Slots to fill; empty if none came free in time. Slots of a reply that was lost come back when the session ends."""
+        """Slots to fill; empty if none came free in time."""
         names = None if environments is None else tuple(environments)
-        wanted = api.Claim(count=count, environments=names, wait_seconds=wait_seconds)
+        self._claims[session] += 1
+        wanted = api.Claim(count=count, environments=names, wait_seconds=wait_seconds, number=self._claims[session])
         return (await self._post(f"/sessions/{session}/claim", wanted, api.Claimed)).slots
 
     async def release(self, session: str) -> None:

@@ -21,6 +21,7 @@ from penstock.types import (
     CheckpointRecord,
     CutRequest,
     GroupRecord,
+    GroupState,
     JournalEntry,
     Laws,
     MemberState,
@@ -43,6 +44,8 @@ class Pending(Generic[T]):
 
     reply: T
     durable: Future[None]
+    changed: bool
+    """Whether anything is different now for those who wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,14 @@ class Buffer:
         self.store = store
         self._now = now
         self._ledgers: dict[str, Ledger] = {}
+        self._line: Future[None] = _done()
+        """The newest submit: when it is durable, so is everything before it."""
         self._load()
 
     def reopen(self) -> None:
         """After a failed commit: forget what is not durable and go on from disk. Raises `StoreError` while the disk refuses."""
         self.store.reopen()
+        self._line = _done()
         self._ledgers.clear()
         self._load()
 
@@ -82,6 +88,13 @@ class Buffer:
     def runs(self) -> list[str]:
         """Names of the runs."""
         return sorted(self._ledgers)
+
+    def settled(self) -> Future[None]:
+        """Resolves when everything decided so far is durable.
+
+        A refusal, or a look at the ledger, must wait for it before anybody is told: it may stand on a decision that a crash would undo.
+        """
+        return self.store.submit(())
 
     def open_run(self, run: str, laws: Laws, initial_digest: str) -> Pending[RunRecord]:
         """See `ledger.open_run`."""
@@ -116,9 +129,11 @@ class Buffer:
         """See `ledger.beat`. Deadlines start anew when the store does, so a beat need not be durable."""
         return self._note(run, law.beat(self.ledger(run), session, self._now()))
 
-    def claim(self, run: str, session: str, count: int, environments: Iterable[str] | None = None) -> Pending[tuple[law.Slot, ...]]:
+    def claim(
+        self, run: str, session: str, count: int, environments: Iterable[str] | None = None, *, number: int | None = None
+    ) -> Pending[tuple[law.Slot, ...]]:
         """See `ledger.claim`."""
-        return self._submit(run, law.claim(self.ledger(run), session, count, environments, self._now()))
+        return self._submit(run, law.claim(self.ledger(run), session, count, environments, self._now(), number=number))
 
     def release(self, run: str, session: str) -> Pending[SessionRecord]:
         """See `ledger.release`."""
@@ -200,13 +215,25 @@ class Buffer:
             if snapshot is None:
                 raise CorruptError(f"run {run.run} is listed but cannot be loaded")
             ledger = self._ledgers[run.run] = Ledger.load(snapshot)
+            # Members may be annotated before their group is complete, and a snapshot holds the annotations of complete groups only.
+            for group in snapshot.groups:
+                if group.state is GroupState.OPEN:
+                    ledger.apply(self.store.annotations(run.run, group.id))
             ledger.apply(law.restart_clocks(ledger, self._now()))
 
     def _submit(self, run: str, decision: Decision[T]) -> Pending[T]:
         self.ledger(run).apply(decision.records)
-        # An answer that changes nothing may still stand on something that is not durable yet, so it waits in line too.
-        return Pending(decision.reply, self.store.submit(decision.records))
+        if decision.records:
+            self._line = self.store.submit(decision.records)
+        # An answer that changes nothing may still stand on something that is not durable yet: it waits for the newest submit.
+        return Pending(decision.reply, self._line, changed=bool(decision.records))
 
     def _note(self, run: str, decision: Decision[T]) -> T:
         self.ledger(run).apply(decision.records)
         return decision.reply
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

@@ -177,7 +177,9 @@ async def _claim(service: BufferService, request: Request) -> Response:
     run, session, wanted = _run(request), request.path_params["session"], await _body(request, api.Claim)
     if not 1 <= wanted.count <= MOST_SLOTS:
         raise InvalidError(f"count: must be 1 to {MOST_SLOTS}, got {wanted.count}")
-    slots = await service.polled(lambda buffer: buffer.claim(run, session, wanted.count, wanted.environments), bool, _wait(wanted.wait_seconds))
+    slots = await service.polled(
+        lambda buffer: buffer.claim(run, session, wanted.count, wanted.environments, number=wanted.number), bool, _wait(wanted.wait_seconds)
+    )
     return reply(api.Claimed(slots=tuple(_slot(slot) for slot in slots)))
 
 

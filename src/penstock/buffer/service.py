@@ -63,7 +63,8 @@ class BufferService:
         if self._broken is not None:
             raise self._broken
         pending = decide(self.buffer)
-        self._wake()
+        if pending.changed:
+            self._wake()
         reach("buffer.before_commit")
         return pending
 

@@ -73,13 +73,21 @@ def _first_fresh(ledger: Ledger) -> int:
 
 
 def _stale(ledger: Ledger, now: float) -> list[Record]:
-    """Records for ready groups that are too old. One that has trained before waits for its checkpoint instead of being dropped."""
+    """Records for ready groups that are too old to be cut. One that has trained before is not dropped: it is done."""
     records: list[Record] = []
     for ready in ledger.ready.values():
         for _, _, group_id in ready[: bisect_left(ready, (_first_fresh(ledger),))]:
             group = ledger.groups[group_id]
-            records += [move_group(group, GroupState.BOUND)] if group.updates else drop(ledger, group, "stale", now)
+            records += [_done(ledger, group, now)] if group.updates else drop(ledger, group, "stale", now)
     return records
+
+
+def _done(ledger: Ledger, group: GroupRecord, now: float) -> GroupRecord:
+    """A group that has trained and will not be cut again: spent, or waiting for the checkpoint that makes it so."""
+    group = move_group(group, GroupState.BOUND)
+    if all(update < ledger.newest_checkpoint for update in group.updates):
+        return move_group(group, GroupState.SPENT, credit=0, ended_at=now)
+    return group
 
 
 def _endangered(ledger: Ledger) -> GroupRecord | None:

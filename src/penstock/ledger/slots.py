@@ -28,7 +28,8 @@ def open_session(ledger: Ledger, session: str, worker: str, now: float) -> Decis
     known = ledger.sessions.get(session)
     if known is not None and known.worker != worker:
         raise ConflictError(f"session {session} belongs to worker {known.worker}")
-    record = SessionRecord(run=ledger.run.run, session=session, worker=worker, expires_at=now + ledger.laws.session_seconds)
+    expires_at = now + ledger.laws.session_seconds
+    record = replace(known, expires_at=expires_at) if known else SessionRecord(run=ledger.run.run, session=session, worker=worker, expires_at=expires_at)
     return Decision(record, (record,))
 
 
@@ -38,23 +39,33 @@ def beat(ledger: Ledger, session: str, now: float) -> Decision[SessionRecord]:
     return Decision(record, (record,))
 
 
-def claim(ledger: Ledger, session: str, count: int, environments: Iterable[str] | None, now: float) -> Decision[tuple[Slot, ...]]:
-    """Hand out up to `count` slots to a session, oldest group first within an environment, environments in turn."""
-    _alive(ledger, session)
+def claim(
+    ledger: Ledger, session: str, count: int, environments: Iterable[str] | None, now: float, *, number: int | None = None
+) -> Decision[tuple[Slot, ...]]:
+    """Hand out up to `count` slots to a session, oldest group first within an environment, environments in turn.
+
+    `number` counts the claims of the session from 1, so that one may be repeated when its answer is lost: an older number hands out nothing new
+    and gives the slots of that claim that are still to be filled. Without a number every claim is a new one.
+    """
+    known = _alive(ledger, session)
+    if number is not None and number <= known.claims:
+        held = [ledger.members[group_id][member] for group_id, member in ledger.claims[session]]
+        return Decision(tuple(_slot(ledger, member) for member in held if member.claim == number))
+    renewed = replace(known, claims=known.claims + 1 if number is None else number)
     names = sorted(ledger.free if environments is None else environments)
     queues = [_free_slots(ledger, name) for name in names]
     slots: list[Slot] = []
-    records: list[Record] = []
+    records: list[Record] = [renewed]
     while queues and len(slots) < count:
         queue = queues.pop(0)
-        found = next(queue, None)
-        if found is None:
+        member = next(queue, None)
+        if member is None:
             continue
         queues.append(queue)
-        group, member = found
-        records.append(replace(member, session=session, claimed_at=now))
-        slots.append(Slot(group, member.member, member.retry, slot_seed(group.seed, member.member, member.retry)))
-    return Decision(tuple(slots), tuple(records))
+        records.append(replace(member, session=session, claim=renewed.claims, claimed_at=now))
+        slots.append(_slot(ledger, member))
+    # A claim that found nothing leaves no trace: it may be asked again, under the same number, as often as it takes.
+    return Decision(tuple(slots), tuple(records) if slots else ())
 
 
 def release(ledger: Ledger, session: str, now: float) -> Decision[SessionRecord]:
@@ -126,8 +137,11 @@ def _alive(ledger: Ledger, session: str) -> SessionRecord:
     return known
 
 
-def _free_slots(ledger: Ledger, environment: str) -> Iterator[tuple[GroupRecord, MemberRecord]]:
+def _free_slots(ledger: Ledger, environment: str) -> Iterator[MemberRecord]:
     for group_id in ledger.free.get(environment, ()):
-        for member in ledger.members[group_id]:
-            if is_free(member):
-                yield ledger.groups[group_id], member
+        yield from filter(is_free, ledger.members[group_id])
+
+
+def _slot(ledger: Ledger, member: MemberRecord) -> Slot:
+    group = ledger.groups[member.group_id]
+    return Slot(group, member.member, member.retry, slot_seed(group.seed, member.member, member.retry))

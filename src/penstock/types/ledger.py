@@ -143,6 +143,8 @@ class MemberRecord:
     """Tries that ended in an infrastructure failure or with a lost worker; bounded by `Laws.max_retries`."""
     session: str | None = None
     """Worker session that has claimed the slot."""
+    claim: int = 0
+    """Which claim of the session handed it out."""
     claimed_at: float | None = None
     uid: str | None = None
     """The rollout that filled the slot, or the last one that failed it."""
@@ -202,6 +204,8 @@ class SessionRecord:
     session: str
     worker: str
     expires_at: float
+    claims: int = 0
+    """Number of its last claim, so that one that comes twice hands out nothing twice."""
     ended: bool = False
 
 
