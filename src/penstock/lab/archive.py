@@ -1,0 +1,58 @@
+"""A run as its directory remembers it, opened to look at, while the run is alive too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.buffer.client import group_of
+from penstock.buffer.core import Buffer
+from penstock.buffer.serving import STORE_FILE
+from penstock.buffer.store.sqlite import SqliteStore
+from penstock.errors import UnknownError
+from penstock.ledger import Ledger
+from penstock.types import Group, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What is durable of one run."""
+
+    run_dir: Path
+    run: str
+    buffer: Buffer
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the run."""
+        return self.buffer.ledger(self.run)
+
+    def plan(self, update: int) -> Plan:
+        """The plan of an update. Raises `UnknownError` if it was never cut."""
+        plan = self.buffer.store.plan(self.run, update)
+        if plan is None or plan.void:
+            raise UnknownError(f"update {update} was never cut")
+        return plan
+
+    def fetch(self, plan: Plan) -> tuple[Group, ...]:
+        """The groups of a plan, every byte checked against the plan's digests."""
+        return tuple(group_of(self.buffer.fetch(self.run, planned.id, planned.digest)) for planned in plan.groups)
+
+
+@contextmanager
+def opened(run_dir: Path) -> Iterator[Archive]:
+    """The archive in a run directory. Raises `UnknownError` if there is none."""
+    path = run_dir / "buffer" / STORE_FILE
+    if not path.exists():
+        raise UnknownError(f"{run_dir} is not the directory of a run: it has no buffer/{STORE_FILE}")
+    store = SqliteStore(path, read_only=True)
+    try:
+        runs = store.runs()
+        if len(runs) != 1:
+            raise UnknownError(f"{path} holds {len(runs)} runs, expected one")
+        yield Archive(run_dir, runs[0].run, Buffer(store, time.time))
+    finally:
+        store.close()

@@ -1,0 +1,65 @@
+"""Credit: from the facts of fetched groups to samples with advantages. Derived anew whenever it is asked for, never stored.
+
+The learner's loop and `penstock replay` both come through here, so that a replay computes what the run computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.advantages import estimator
+from penstock.errors import ConfigError, InvariantError
+from penstock.learner.config import LossConfig
+from penstock.trace import samples
+from penstock.types import Float64Array, Group, Plan, Rollout, Sample
+from penstock.wire import digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmConfig:
+    """How credit is given and what is minimised (`algorithm`)."""
+
+    adv_estimator: str = "grpo"
+    """Name of an estimator: built-in, an entry point, or `module:function`."""
+    options: Mapping[str, str | float | bool] = field(default_factory=dict)
+    """Keyword options of the estimator, such as `norm: mean_norm`."""
+    shuffle_advantages: bool = False
+    """Deal the advantages of a batch out at random: a control that must not learn."""
+    loss: LossConfig = field(default_factory=LossConfig)
+
+    def __post_init__(self) -> None:
+        try:
+            estimator(self.adv_estimator)
+        except ValueError as error:
+            raise ConfigError(f"algorithm.adv_estimator: {error}") from None
+
+
+def credit(groups: Sequence[Group], plan: Plan, config: AlgorithmConfig) -> list[Sample]:
+    """The trainable paths of all members, each with the advantage of its rollout, in the order of the plan."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    advantages_N = advantages(groups, config)
+    if config.shuffle_advantages:
+        advantages_N = np.random.default_rng([plan.request.seed, plan.update]).permutation(advantages_N)
+    return [sample for rollout, advantage in zip(rollouts, advantages_N, strict=True) for sample in samples(rollout, advantages=float(advantage))]
+
+
+def advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float64Array:
+    """One advantage for each member of each group."""
+    rewards_N = np.array([_reward(rollout) for group in groups for rollout in group.rollouts])
+    labels_N = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
+    result: Float64Array = estimator(config.adv_estimator)(rewards_N, labels_N, **config.options)
+    return result
+
+
+def config_digest(config: Mapping[str, str]) -> str:
+    """Digest of a flat config, for plans."""
+    return digest("\n".join(f"{key}={value}" for key, value in sorted(config.items())).encode())
+
+
+def _reward(rollout: Rollout) -> float:
+    if rollout.reward is None:
+        raise InvariantError(f"rollout {rollout.rollout_uid} was planned but has no reward")
+    return rollout.reward
