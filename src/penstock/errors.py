@@ -19,6 +19,7 @@
     ├── WeightsError            weights are wrong, truncated, foreign, or did not arrive
     ├── MismatchError           sampler and learner disagree about logprobs
     ├── ReplayError             a replay did not give what was recorded
+    ├── ProcessError            a part of a run keeps dying, hangs or cannot be started  exit 1
     └── InvariantError          our own mistake: a law of the ledger was about to be broken
 
 Raise at the border that was crossed; catch only to add a fact, to retry by a stated policy, or to turn a failed episode into data.
@@ -156,6 +157,12 @@ class ReplayError(PenstockError):
     """A replay did not give what was recorded."""
 
     code = "replay"
+
+
+class ProcessError(PenstockError):
+    """A part of a run keeps dying, hangs or cannot be started."""
+
+    code = "process"
 
 
 class InvariantError(PenstockError):

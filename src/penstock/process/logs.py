@@ -1,0 +1,41 @@
+"""The end of a log file, and what is added to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_BLOCK_BYTES = 64 * 1024
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a file; empty if it does not exist. Reads from the end, so that a large log costs nothing."""
+    if not path.exists() or count < 1:
+        return []
+    with path.open("rb") as file:
+        position = end = file.seek(0, os.SEEK_END)
+        body = b""
+        while position > 0 and body.count(b"\n") <= count:
+            position = max(0, position - _BLOCK_BYTES)
+            file.seek(position)
+            body = file.read(end - position) + body
+            end = position
+    return body.decode(errors="replace").splitlines()[-count:]
+
+
+def follow(path: Path, is_over: Callable[[], bool], *, poll_seconds: float = 0.2) -> Iterator[str]:
+    """What is added to a file from now on, piece by piece, until `is_over` and everything was read."""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        while True:
+            # Asked before reading: what was written before the end is still given.
+            over = is_over()
+            piece = file.read()
+            if piece:
+                yield piece.decode(errors="replace")
+            elif over:
+                return
+            else:
+                time.sleep(poll_seconds)
