@@ -202,11 +202,13 @@ async def test_a_spare_takes_the_place_of_a_killed_child_and_another_spare_is_ma
 
     program = tmp_path / "program.py"
     program.write_text(SPARE)
-    spec = part(tmp_path, "", program=(sys.executable, str(program)), arguments=arguments, spare=("wait",), spare_delay_seconds=0.0)
+    cold = part(tmp_path, "", arguments=arguments, spare=("wait",), spare_delay_seconds=0.0)
+    spec = replace(cold, program=(sys.executable, str(program)))
     changes = Changes()
     async with supervise(SystemClock(), changes) as children:
         children.add(spec)
         first = await changes.until(children, "part", restarts=0)
+        await told(spec.log, "cold life 0")
         await told(spec.log, "warm")
         os.kill(first.pid, signal.SIGKILL)
         second = await changes.until(children, "part", restarts=1)
