@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.learner.config import GateConfig
+from penstock.learner.gate import Mismatch, breach, mismatch
+
+
+def differing_by(*differences: float) -> tuple[np.ndarray, np.ndarray]:
+    sampler = -np.ones(len(differences))
+    return sampler, sampler + np.array(differences)
+
+
+def test_p999_is_the_smallest_bound_that_999_of_1000_keep() -> None:
+    assert mismatch(*differing_by(*[1e-7] * 999, 0.5), mixed_kv=0).p999 == pytest.approx(1e-7)
+    assert mismatch(*differing_by(*[1e-7] * 998, 0.5, 0.5), mixed_kv=0).p999 == 0.5
+    assert mismatch(*differing_by(0.25, -0.5, 0.0), mixed_kv=0).p999 == 0.5
+
+
+def test_no_token_is_no_mismatch() -> None:
+    assert mismatch(*differing_by(), mixed_kv=4) == Mismatch(mixed_kv=4)
+
+
+def test_sums_count_exactly_and_bound_p999_from_above_by_at_most_a_bin() -> None:
+    random = np.random.default_rng(0)
+    parts = [np.exp(random.normal(-14, 2, size)) for size in (3000, 1, 500)]
+    whole = mismatch(*differing_by(*np.concatenate(parts)), mixed_kv=6)
+    total = sum((mismatch(*differing_by(*part), mixed_kv=2) for part in parts), Mismatch())
+    assert (total.tokens, total.mixed_kv, total.max, total.histogram) == (whole.tokens, whole.mixed_kv, whole.max, whole.histogram)
+    assert whole.p999 <= total.p999 <= whole.p999 * 10 ** (1 / 12)
+
+
+def test_rounding_passes_and_a_wrong_weight_does_not() -> None:
+    config = GateConfig(p999_limit=1e-5, max_limit=1e-4)
+    versions = np.array([3] * 2000, np.int32)
+    assert breach(*differing_by(*[1e-6] * 1999, 9e-5), versions, config) is None
+    assert breach(*differing_by(*[1e-6] * 1999, 2e-4), versions, config) is not None
+    assert breach(*differing_by(*[1e-6] * 1997, 2e-5, 2e-5, 2e-5), versions, config) is not None
+
+
+def test_the_cause_names_the_version_that_is_off() -> None:
+    cause = breach(*differing_by(0, 0, 0, 0.5, 0.25), np.array([6, 6, 6, 7, 7], np.int32), GateConfig())
+    assert cause is not None
+    assert "version 7: 2 of its 2 tokens" in cause
+    assert "the sampler gave -1.000000, the learner -0.500000" in cause
+
+
+def test_nan_is_a_breach() -> None:
+    assert breach(*differing_by(0.0, np.nan), np.zeros(2, np.int32), GateConfig()) is not None
