@@ -52,7 +52,7 @@ def requests(draw: st.DrawFn) -> tuple[dict[str, list[Candidate]], int, dict[str
     return queues, budget, fractions, carry
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(requests(), st.booleans())
 def test_the_choice_is_the_one_of_the_slow_chooser(request: tuple[dict[str, list[Candidate]], int, dict[str, float], dict[str, float]], spill: bool) -> None:
     queues, budget, fractions, carry = request
@@ -73,7 +73,7 @@ def test_the_choice_is_the_one_of_the_slow_chooser(request: tuple[dict[str, list
         assert list(got.ids) == want
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(requests(), st.booleans(), st.sampled_from(["proportional", "newest", "none"]))
 def test_a_choice_keeps_the_ceiling_takes_prefixes_of_queues_and_bounds_carry(
     request: tuple[dict[str, list[Candidate]], int, dict[str, float], dict[str, float]], spill: bool, unallocated: str
@@ -94,7 +94,7 @@ def test_a_choice_keeps_the_ceiling_takes_prefixes_of_queues_and_bounds_carry(
         assert sum(result.used.values()) <= budget
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(1, 50), min_size=2, max_size=4),
     st.lists(st.lists(st.integers(1, 90), min_size=1, max_size=5), min_size=4, max_size=4),

@@ -54,7 +54,7 @@ def longest(samples: Sequence[Sample]) -> int:
     return max((len(one.ids) for one in samples), default=1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(batches(), st.integers(0, 20))
 def test_every_sample_is_read_back_exactly_and_trained_once(samples: list[Sample], room: int) -> None:
     tokens_per_row = longest(samples) + room
@@ -64,7 +64,7 @@ def test_every_sample_is_read_back_exactly_and_trained_once(samples: list[Sample
     check_spells(example, samples)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(batches())
 def test_whole_trees_cost_what_they_are_said_to_cost(samples: list[Sample]) -> None:
     example = pack(samples, tokens_per_row=None)
@@ -73,7 +73,7 @@ def test_whole_trees_cost_what_they_are_said_to_cost(samples: list[Sample]) -> N
     check_spells(example, samples)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(batches(), st.integers(1, 60))
 def test_micro_batches_are_the_rows_of_the_whole(samples: list[Sample], tokens: int) -> None:
     example = pack(samples, tokens_per_row=longest(samples) + 3)
@@ -86,7 +86,7 @@ def test_micro_batches_are_the_rows_of_the_whole(samples: list[Sample], tokens: 
     assert rows == [row[example.segment_ids[index] > 0].tolist() for index, row in enumerate(example.input_ids)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(batches())
 def test_packing_again_gives_the_same_arrays(samples: list[Sample]) -> None:
     one, other = (pack(samples, tokens_per_row=longest(samples) + 5) for _ in range(2))

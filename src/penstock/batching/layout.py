@@ -29,8 +29,8 @@ class Layout:
     tokens_J: IntArray
     run_K: IntArray
     """The run that holds the node."""
-    sources_J: list[tuple[int, slice]]
-    """Sample and part of its arrays that fill the run; padding is a part of one more, which comes last."""
+    source: IntArray
+    """For each place, the token's index in all samples laid end to end; padding counts on behind them."""
 
     @property
     def column_J(self) -> IntArray:
@@ -44,22 +44,19 @@ class Layout:
     def counted(self, first_J: IntArray) -> Int32Array:
         """(row, token): the value of the run plus the number of its tokens before this one."""
         places = np.arange(self.num_rows * self.width, dtype=np.int32).reshape(self.num_rows, self.width)
-        return places + self.spread(first_J - before(self.tokens_J))
+        places += self.spread(first_J - before(self.tokens_J))
+        return places
 
     def taken(self, columns: list[npt.NDArray[Any]], padding: np.generic) -> npt.NDArray[Any]:
         """(row, token, ...): the token's entry in the samples' arrays, one array per sample, as the type of `padding`, which fills the rest."""
         shape = columns[0].shape[1:] if columns else ()
-        padded = [*columns, np.broadcast_to(padding, (self.width, *shape))]
-        # Slices straight into the rows: to gather from all samples laid end to end would first copy every shared prompt as often as it is shared.
-        runs = [padded[sample][part] for sample, part in self.sources_J]
-        rows = np.empty((self.num_rows * self.width, *shape), dtype=padding.dtype)
-        if runs:
-            np.concatenate(runs, out=rows, casting="same_kind")
-        return rows.reshape(self.num_rows, self.width, *shape)
+        # One gather from a copy of everything: it copies shared prompts as often as they are shared, and is still cheaper than a slice per node.
+        flat = np.concatenate([*columns, np.broadcast_to(padding, (self.width, *shape))], dtype=padding.dtype, casting="same_kind")
+        return flat.take(self.source, axis=0).reshape(self.num_rows, self.width, *shape)
 
 
-def lay_out(trees: Forest, *, num_samples: int, tokens_per_row: int | None) -> Layout:
-    """Pack the trees of so many samples into rows; None makes rows as wide as the biggest tree."""
+def lay_out(trees: Forest, lengths_S: IntArray, *, tokens_per_row: int | None) -> Layout:
+    """Pack the trees into rows. `lengths_S` are the tokens of each sample; None makes rows as wide as the biggest tree."""
     tokens_F, roots_F = trees.tokens_F, trees.roots_F
     capacity = int(tokens_F.max(initial=0)) if tokens_per_row is None else tokens_per_row
     rows = best_fit(tokens_F, tokens_per_row=capacity)
@@ -76,8 +73,7 @@ def lay_out(trees: Forest, *, num_samples: int, tokens_per_row: int | None) -> L
     row_J = np.insert(row_K, row_ends_R, np.arange(len(rows)))
     is_padding_J = node_J < 0
     tokens_J = np.where(is_padding_J, (width - used_R)[row_J], trees.tokens_K[node_J])
-    sample_J = np.where(is_padding_J, num_samples, trees.sample_K[node_J])
-    start_J = np.where(is_padding_J, 0, trees.start_K[node_J])
+    source_J = np.where(is_padding_J, lengths_S.sum(), (before(lengths_S)[trees.sample_K] + trees.start_K)[node_J])
     run_K = np.empty_like(node_K)
     run_K[node_J[~is_padding_J]] = np.flatnonzero(~is_padding_J)
     return Layout(
@@ -87,5 +83,5 @@ def lay_out(trees: Forest, *, num_samples: int, tokens_per_row: int | None) -> L
         row_J=row_J,
         tokens_J=tokens_J,
         run_K=run_K,
-        sources_J=list(zip(sample_J.tolist(), map(slice, start_J.tolist(), (start_J + tokens_J).tolist()), strict=True)),
+        source=np.arange(len(rows) * width) + np.repeat(source_J - before(tokens_J), tokens_J),
     )

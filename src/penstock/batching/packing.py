@@ -2,7 +2,7 @@
 
     samples -> one prefix tree per group (`trace.tree`) -> pieces no bigger than a row (`forest`) -> rows (`rows`) -> `RlExample`
 
-Called by the learner's loop and by the ledger's cost; pure.
+Called by the learner's loop; pure.
 """
 
 from __future__ import annotations
@@ -44,31 +44,38 @@ def pack(samples: Sequence[Sample], *, tokens_per_row: int | None) -> RlExample:
     """
     if tokens_per_row is not None and tokens_per_row < 1:
         raise ValueError(f"tokens_per_row is {tokens_per_row}; it must be 1 or more, or None")
-    columns = _columns(samples)
+    if with_media := list(filter(attrgetter("media"), samples)):
+        raise ValueError(f"a sample of {with_media[0].rollout_uid} stands for media {with_media[0].media[0][1]}, which rows of token ids cannot hold")
+    lengths = list(map(len, map(attrgetter("ids"), samples)))
     trees = forest(samples, tokens_per_row=tokens_per_row)
-    layout = lay_out(trees, num_samples=len(samples), tokens_per_row=tokens_per_row)
-    taken = {name: layout.taken(column, _PADDING[name] if name in _PADDING else column[0].dtype.type(0)) for name, column in columns.items()}
+    layout = lay_out(trees, np.array(lengths, dtype=np.int64), tokens_per_row=tokens_per_row)
+    taken = {name: layout.taken(_column(samples, name, lengths), padding) for name, padding in _PADDING.items()}
+    arrays = {name: _named(samples, name, lengths, layout) for name in sorted(set().union(*map(attrgetter("arrays"), samples)))}
     segment_J = _segments(layout)
     segment_ids = layout.spread(segment_J)
     is_padding = segment_ids == 0
-    loss_mask = taken.pop("loss_mask") & (layout.spread(_of_nodes(layout, trees.repeated_K, 0)) == 0)
-    positions = layout.counted(_of_nodes(layout, trees.start_K, 0))
-    positions[is_padding] = 0
+    loss_mask = taken["loss_mask"]
+    if trees.repeated_K.any():
+        loss_mask &= layout.spread(_of_nodes(layout, trees.repeated_K, 0)) == 0
+    position_ids = layout.counted(_of_nodes(layout, trees.start_K, 0))
+    position_ids[is_padding] = 0
+    sample_ids = layout.spread(_of_nodes(layout, trees.sample_K, 0))
+    sample_ids[~loss_mask] = -1
     return RlExample(
-        input_ids=taken.pop("ids"),
+        input_ids=taken["ids"],
         loss_mask=loss_mask,
         segment_ids=segment_ids,
-        position_ids=positions,
+        position_ids=position_ids,
         predecessors=_predecessors(trees, layout, is_padding),
-        advantages=taken.pop("advantages"),
-        policy_logprobs=taken.pop("logprobs"),
-        versions=taken.pop("versions"),
-        mixed_kv=taken.pop("mixed_kv"),
-        sample_ids=np.where(loss_mask, layout.spread(_of_nodes(layout, trees.sample_K, 0)), np.int32(-1)),
+        advantages=taken["advantages"],
+        policy_logprobs=taken["logprobs"],
+        versions=taken["versions"],
+        mixed_kv=taken["mixed_kv"],
+        sample_ids=sample_ids,
         parents=_parents(trees, layout, segment_J),
         num_samples=len(samples),
-        reference_logprobs=taken.pop(REFERENCE, None),
-        arrays=taken,
+        reference_logprobs=arrays.pop(REFERENCE, None),
+        arrays=arrays,
     )
 
 
@@ -108,21 +115,20 @@ def _rows(example: RlExample, rows: slice) -> RlExample:
     return replace(example, arrays={name: array[rows, :width] for name, array in example.arrays.items()}, **cut)
 
 
-def _columns(samples: Sequence[Sample]) -> dict[str, list[npt.NDArray[Any]]]:
-    """The samples' arrays by name, one per sample. All samples must have all, and all as long as the ids: otherwise tokens would slip."""
-    columns: dict[str, list[npt.NDArray[Any]]] = {name: list(map(attrgetter(name), samples)) for name in _PADDING}
-    for name in sorted(set().union(*map(attrgetter("arrays"), samples))):
-        columns[name] = [sample.arrays.get(name, _NOTHING) for sample in samples]
-    lengths = list(map(len, columns["ids"]))
-    for name, column in columns.items():
-        found = list(map(len, column))
-        if found != lengths:
-            index = next(index for index, length in enumerate(lengths) if found[index] != length)
-            raise ValueError(f"sample {index} ({samples[index].rollout_uid}) has {lengths[index]} ids but {found[index]} entries of {name!r}")
-    with_media = next(filter(attrgetter("media"), samples), None)
-    if with_media is not None:
-        raise ValueError(f"a sample of rollout {with_media.rollout_uid} stands for media {with_media.media[0][1]}, which rows of token ids cannot hold")
-    return columns
+def _column(samples: Sequence[Sample], name: str, lengths: list[int]) -> list[npt.NDArray[Any]]:
+    """One array of every sample, each as long as its ids: otherwise the numbers of one sample would slip to the tokens of the next."""
+    column = list(map(attrgetter(name), samples)) if name in _PADDING else [sample.arrays.get(name, _NOTHING) for sample in samples]
+    found = list(map(len, column))
+    if found != lengths:
+        index = next(index for index, length in enumerate(lengths) if found[index] != length)
+        raise ValueError(f"sample {index} ({samples[index].rollout_uid}) has {lengths[index]} ids but {found[index]} entries of {name!r}")
+    return column
+
+
+def _named(samples: Sequence[Sample], name: str, lengths: list[int], layout: Layout) -> npt.NDArray[Any]:
+    """A further array, which all samples must have: a value made up for the others would be trained on."""
+    column = _column(samples, name, lengths)
+    return layout.taken(column, np.result_type(*{array.dtype for array in column}).type(0))
 
 
 def _of_nodes(layout: Layout, values_K: npt.NDArray[Any], padding: int) -> IntArray:
@@ -139,7 +145,7 @@ def _segments(layout: Layout) -> IntArray:
 def _predecessors(trees: Forest, layout: Layout, is_padding: BoolArray) -> Int32Array:
     """The column before each token; for the first of a node the last column of its parent."""
     column_J = layout.column_J
-    columns = layout.counted(column_J - 1)
+    columns = np.tile(np.arange(-1, layout.width - 1, dtype=np.int32), (layout.num_rows, 1))
     is_first_J = layout.node_J >= 0
     parent_J = _of_nodes(layout, trees.parent_K, -1)
     last_of_parent_J = (column_J + layout.tokens_J - 1)[layout.run_K[parent_J]]

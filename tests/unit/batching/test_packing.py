@@ -174,3 +174,11 @@ def test_micro_batches_cut_every_array() -> None:
     assert second.reference_logprobs is not None
     assert second.reference_logprobs.shape == (2, 3)
     assert second.parents.shape == (2, 2)
+
+
+def test_a_sample_without_tokens_takes_no_place() -> None:
+    samples = [sample("empty"), sample("u", (1, [5], "s"))]
+    example = pack(samples, tokens_per_row=4)
+    assert example.input_ids.tolist() == [[5]]
+    assert example.sample_ids.tolist() == [[1]]
+    check_spells(example, samples)
