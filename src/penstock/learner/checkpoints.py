@@ -62,8 +62,7 @@ class Checkpoints:
 
     def updates(self) -> tuple[int, ...]:
         """Updates that a complete directory exists for, ascending. Whether its content is whole is found by `read`."""
-        names = (_NAME.fullmatch(path.name) for path in self._directory.iterdir())
-        return tuple(sorted(int(match[1]) for match in names if match))
+        return _updates(self._directory)
 
     def save(self, update: int, state: LearnerState, facts: Mapping[str, Json] | None = None) -> str:
         """Make the checkpoint of `update` exist, durably, and return its digest. One that is there and equal is left alone; another is replaced."""
@@ -79,25 +78,8 @@ class Checkpoints:
         return digest
 
     def read(self, update: int, *, digest: str | None = None) -> Checkpoint:
-        """The checkpoint of `update`, every byte checked; `digest` is what was registered for it, if anything was.
-
-        Raises `UnknownError` when there is none, `CorruptError` when a byte is wrong, `SchemaError` for one of a newer penstock and `WeightsError` for
-        one of another run.
-        """
-        place = self._directory / f"update_{update}"
-        if not place.is_dir():
-            raise UnknownError(f"there is no checkpoint of update {update}; there are {list(self.updates())}")
-        manifest, found = _read_manifest(place)
-        if manifest.get("schema") != SCHEMA:
-            raise SchemaError(f"checkpoint update_{update} has schema {manifest.get('schema')!r}, this version reads {SCHEMA}")
-        if manifest.get("run") != self._run or manifest.get("update") != update:
-            raise WeightsError(f"checkpoint update_{update} is update {manifest.get('update')} of run {manifest.get('run')!r}, not of {self._run!r}")
-        if digest is not None and found != digest:
-            raise CorruptError(f"checkpoint update_{update} is {found}, registered was {digest}")
-        for name in _FILES:
-            if _sha256(place / name) != manifest["files"].get(name):
-                raise CorruptError(f"{name} of checkpoint update_{update} is missing or fails its checksum")
-        return _read_state(place, update, found)
+        """See `read_checkpoint`."""
+        return read_checkpoint(self._directory, update, run=self._run, digest=digest)
 
     def retire(self, update: int) -> None:
         """Remove a checkpoint, all of it at once; nothing happens if it is not there."""
@@ -129,6 +111,33 @@ class Checkpoints:
             _remove(place)
         temporary.replace(place)
         sync(self._directory)
+
+
+def read_checkpoint(directory: Path, update: int, *, run: str, digest: str | None = None) -> Checkpoint:
+    """The checkpoint of `update`, every byte checked; `digest` is what was registered for it, if anything was. Needs no term: it only looks.
+
+    Raises `UnknownError` when there is none, `CorruptError` when a byte is wrong, `SchemaError` for one of a newer penstock and `WeightsError` for
+    one of another run.
+    """
+    place = directory / f"update_{update}"
+    if not place.is_dir():
+        raise UnknownError(f"there is no checkpoint of update {update}; there are {list(_updates(directory))}")
+    manifest, found = _read_manifest(place)
+    if manifest.get("schema") != SCHEMA:
+        raise SchemaError(f"checkpoint update_{update} has schema {manifest.get('schema')!r}, this version reads {SCHEMA}")
+    if manifest.get("run") != run or manifest.get("update") != update:
+        raise WeightsError(f"checkpoint update_{update} is update {manifest.get('update')} of run {manifest.get('run')!r}, not of {run!r}")
+    if digest is not None and found != digest:
+        raise CorruptError(f"checkpoint update_{update} is {found}, registered was {digest}")
+    for name in _FILES:
+        if _sha256(place / name) != manifest["files"].get(name):
+            raise CorruptError(f"{name} of checkpoint update_{update} is missing or fails its checksum")
+    return _read_state(place, update, found)
+
+
+def _updates(directory: Path) -> tuple[int, ...]:
+    names = (_NAME.fullmatch(path.name) for path in directory.iterdir()) if directory.is_dir() else ()
+    return tuple(sorted(int(match[1]) for match in names if match))
 
 
 def _holds(place: Path, digest: str) -> bool:

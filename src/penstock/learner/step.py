@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from penstock.errors import InvariantError, WeightsError
 from penstock.learner.config import LearnerConfig, LossConfig
@@ -25,6 +24,9 @@ from penstock.learner.snapshots import Snapshots, holding, set_tensors
 from penstock.learner.stats import StepStats, step_stats
 from penstock.models import Tensors, check_tensors, model_tensors, weights_digest
 from penstock.types import Float64Array, RlExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["Learner", "LearnerState", "StepResult"]
 
@@ -107,8 +109,14 @@ class Learner:
             raise InvariantError(f"the weights are version {self._version} already and cannot become version {version}")
         self._version = version
 
-    def step(self, example: RlExample, *, newest_version: int) -> StepResult:
+    def rename(self, version: int) -> None:
+        """Give the current weights a version of their own: a replay came to other weights than were recorded and goes on from them."""
+        self._version = version
+
+    def step(self, example: RlExample, *, newest_version: int, gated: bool = True) -> StepResult:
         """Train on `example`, the whole batch of one update, planned when `newest_version` was the newest.
+
+        `gated=False` leaves the comparison with the sampler out, which changes no result: for replays of updates that have passed it.
 
         Raises `InvariantError` (nothing changed) if a token with loss is older than `max_lag` or newer than the plan, and `WeightsError` if an older
         version's weights cannot be found. Everything else that is wrong with the numbers is a skip.
@@ -120,7 +128,7 @@ class Learner:
         if not example.loss_mask.any():
             return StepResult(kind="skipped", reason="no_loss", cause="no token of the batch carries loss")
         try:
-            return self._update(example, version, newest_version)
+            return self._update(example, version, newest_version, gated)
         finally:
             self._model.zero_grad(set_to_none=True)
 
@@ -137,16 +145,16 @@ class Learner:
         set_tensors(self._model, {name: tensor.clone() for name, tensor in state.weights.items()})
         self._moments, self._num_applied, self._version = state.moments, state.num_applied, state.version
 
-    def _update(self, example: RlExample, version: int, newest_version: int) -> StepResult:
+    def _update(self, example: RlExample, version: int, newest_version: int, gated: bool) -> StepResult:
         """The step itself, for a batch that was checked."""
-        older_L = self._older_logprobs(example, version)
+        older_L = self._older_logprobs(example, version) if gated else None
         trained = train(self._model, example, self.config, self.loss)
         gradients = _gradients(self._model)
         loss, norm = float((trained.weights_L * trained.losses_L).sum()), global_norm(gradients)
         stats = step_stats(example, trained, loss=loss, grad_norm=norm, lr=learning_rate(self.config, self._num_applied), newest_version=newest_version)
         if not np.isfinite(loss):
             return StepResult(kind="skipped", reason="non_finite", cause=f"the loss is {loss}", stats=stats)
-        found, cause = self._agreement(example, version, trained, older_L)
+        found, cause = (Mismatch(), None) if older_L is None else self._agreement(example, version, trained, older_L)
         if cause is not None:
             return StepResult(kind="skipped", reason="mismatch", cause=cause, stats=stats, mismatch=found)
         if not np.isfinite(norm):
