@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PreTrainedModel
 
 from penstock.batching import micro_batches
 from penstock.learner.config import LearnerConfig, LossConfig
@@ -17,6 +16,9 @@ from penstock.learner.lines import Line, line_of
 from penstock.learner.losses import LossInputs, TokenLosses, loss_named
 from penstock.models import TokenScores, token_scores, tree_hidden
 from penstock.types import BoolArray, Float64Array, RlExample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _WEIGHTS = "loss_weights"
 """Array that carries the weights of the whole update into its micro-batches."""

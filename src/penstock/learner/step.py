@@ -79,7 +79,7 @@ class Learner:
         """Train `model` (from `load_model`, taken over), whose weights are `version`. Older versions are also looked for in `weights_directory`."""
         torch.use_deterministic_algorithms(True)
         # Filling fresh memory finds readers of garbage; there are none here, and it costs 5 % of a step.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(config.threads)
         loss_named(loss.name)
         self.config, self.loss, self.max_lag = config, loss, max_lag

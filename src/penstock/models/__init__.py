@@ -6,7 +6,7 @@
 - `TreeLayout`, `tree_layout`, `tree_hidden`, `token_scores`: exact passes over packed prefix trees through the unmodified classes.
 - `Demonstration`, `WarmUpConfig`, `warm_up`: supervised training on (prompt, reply) pairs.
 
-Importing this package imports torch.
+Importing this package imports torch; transformers is imported when a model is loaded or made.
 """
 
 from penstock.models.creation import SIZES, init_model

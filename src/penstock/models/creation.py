@@ -6,13 +6,16 @@ import os
 import shutil
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from penstock.chat import BOS_ID, EOS_ID, PAD_ID, write_byte_tokenizer
 from penstock.errors import ConfigError
 from penstock.models.weights import model_tensors, sync, write_weights
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 SIZES: dict[str, tuple[int, int, int, int]] = {
     "nano": (128, 384, 3, 4),
@@ -52,6 +55,8 @@ def init_model(directory: Path | str, *, size: str = "nano", template: str = "ch
 
 def new_model(size: str, *, seed: int = 0, max_positions: int = 4096) -> LlamaForCausalLM:
     """A Llama-shaped model with random weights; leaves torch's own generator as it was."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     hidden, mlp, layers, heads = SIZES[size]
     config = LlamaConfig(
         vocab_size=VOCABULARY,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 from penstock.errors import ConfigError, WeightsError
-from penstock.models.tree import TREE_ATTENTION
+from penstock.models.tree import TREE_ATTENTION, register_tree_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Values of `model_type` in config.json that load."""
@@ -25,6 +26,11 @@ def load_model(directory: Path | str, *, dtype: torch.dtype = torch.float32) -> 
     """
     directory = Path(directory)
     _check_config(directory)
+    # Here and not above: transformers takes seconds to import, and servers that only want a digest never load a model.
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    register_tree_attention()
     disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -36,9 +42,9 @@ def load_model(directory: Path | str, *, dtype: torch.dtype = torch.float32) -> 
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[problem]:
             raise WeightsError(f"the model in {directory} has {problem.replace('_', ' ')}: {sorted(map(str, info[problem]))[:3]}")
-    assert isinstance(model, PreTrainedModel)
-    model.train(False)
-    return model
+    loaded_model: PreTrainedModel = model
+    loaded_model.train(False)
+    return loaded_model
 
 
 def _check_config(directory: Path) -> None:

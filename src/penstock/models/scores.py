@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import log_softmax, nll_loss
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _LOGITS_AT_ONCE = 1 << 25
 """Entries of (token, vocabulary) that are held at once: 128 MB in fp32."""

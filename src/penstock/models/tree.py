@@ -13,15 +13,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TREE_ATTENTION = "penstock_tree"
-"""Name under which the attention is registered with transformers."""
+"""Name of the attention in transformers, once it is registered."""
 
 _QUERIES_PER_CALL = 256
 """Longer nodes are cut, so that what causality forbids is neither computed nor masked but for one block at the edge."""
@@ -84,6 +86,13 @@ def tree_hidden(model: PreTrainedModel, input_ids_T: torch.Tensor, position_ids_
     output = model.base_model(input_ids=input_ids_T[None], position_ids=position_ids_T[None], use_cache=False, tree=layout)
     hidden_TD: torch.Tensor = output.last_hidden_state[0]
     return hidden_TD
+
+
+def register_tree_attention() -> None:
+    """Make the attention known to transformers. Any number of times."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(TREE_ATTENTION, _tree_attention)
 
 
 def _tree_attention(
@@ -161,6 +170,3 @@ def _without_chains(lengths: Sequence[int], parents: Sequence[int]) -> tuple[lis
             joined_parents.append(new_number[parent] if parent >= 0 else -1)
         new_number.append(len(joined_lengths) - 1)
     return joined_lengths, joined_parents
-
-
-AttentionInterface.register(TREE_ATTENTION, _tree_attention)

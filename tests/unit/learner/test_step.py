@@ -281,3 +281,11 @@ def test_the_bounds_of_the_gate_are_the_configs(model: PreTrainedModel, batch: R
 def test_an_unknown_loss_is_refused_at_the_start(model: PreTrainedModel) -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         Learner(model, LearnerConfig(), LossConfig(name="ppo"), max_lag=1)
+
+
+def test_leaving_the_gate_out_changes_no_result(model_directory: Path, batch: RlExample) -> None:
+    gated, ungated = (
+        Learner(load_model(model_directory), LearnerConfig(), LossConfig(), max_lag=1).step(batch, newest_version=0, gated=gate) for gate in (True, False)
+    )
+    assert gated.digest == ungated.digest != ""
+    assert (gated.mismatch.tokens, ungated.mismatch.tokens) == (batch.loss_mask.sum(), 0)
