@@ -211,22 +211,28 @@ def _field(noun: type, name: str, hint: Any) -> Check | None:
     return special or check_of(hint)
 
 
+def _empty_is_right(hint: Any, check: Check) -> bool:
+    """Whether "", (), {} or 0 need no look. Most fields of most nouns are empty. An empty id is wrong, and an array is neither true nor false."""
+    return check is _require_digest or check is _require_count or get_origin(hint) in (tuple, list, Mapping)
+
+
 def _noun(noun: type) -> Check | None:
     hints = typing.get_type_hints(noun)
     found = ((field.name, _field(noun, field.name, hints[field.name])) for field in dataclasses.fields(noun))
-    checks = tuple((name, check) for name, check in found if check is not None)
+    checks = tuple((name, check, _empty_is_right(hints[name], check)) for name, check in found if check is not None)
     rule = RULES.get(noun)
     if not checks and rule is None:
         return None
 
     def check(value: Any, around: int) -> None:
-        for name, check_field in checks:
+        for name, check_field, skip_empty in checks:
             entry = getattr(value, name)
-            if entry is not None:
-                try:
-                    check_field(entry, around + 1)
-                except Fault as fault:
-                    raise fault.at(f".{name}") from None
+            if entry is None or (skip_empty and not entry):
+                continue
+            try:
+                check_field(entry, around + 1)
+            except Fault as fault:
+                raise fault.at(f".{name}") from None
         if rule is not None:
             rule(value)
 

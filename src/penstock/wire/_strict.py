@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from penstock.errors import InputError, InvalidError, MalformedError
 from penstock.types import Json
@@ -22,7 +23,12 @@ MAX_DEPTH = 32
 """Objects and lists inside each other that a body may have."""
 
 _CONTAINERS = frozenset((dict, list))
+_BRACKETS = b"[]{}"
+_NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
+_STEPS = bytes.maketrans(_BRACKETS, b"\x01\xff\x01\xff")
+"""Opening brackets become 1, closing ones -1."""
 _json = msgspec.json.Decoder()
+_json_encoder = msgspec.json.Encoder()
 _msgpack = msgspec.msgpack.Decoder()
 _msgpack_encoder = msgspec.msgpack.Encoder()
 _any_encoder = msgspec.msgpack.Encoder(enc_hook=lambda _: None)
@@ -41,8 +47,12 @@ def parse_json(body: bytes) -> Json:
         tree = _json.decode(body)
     except (ValueError, RecursionError) as error:
         raise _json_fault(body, error) from None
-    if type(tree) in _CONTAINERS and _num_keys(tree) != _outside_strings(body).count(b":"):
-        raise _json_fault(body, None)
+    if type(tree) in _CONTAINERS:
+        outside = _outside_strings(body)
+        _refuse_depth(outside)
+        # A key that stood twice went in twice and comes out once.
+        if outside.count(b":") != _outside_strings(_json_encoder.encode(tree)).count(b":"):
+            raise _json_fault(body, None)
     refuse_wide_integers(tree, body)
     return tree
 
@@ -61,28 +71,32 @@ def parse_msgpack(body: bytes) -> Any:
     except ValueError as error:
         raise MalformedError(f"the body is not msgpack: {error}") from None
     if type(tree) in _CONTAINERS:
-        _num_keys(tree)
+        _refuse_deep_tree(tree)
         # Equal bytes prove that no key was lost. Another encoder may spell the same value in more bytes: then every key is looked at.
         if _msgpack_encoder.encode(tree) != body:
             refuse_duplicate_keys(body)
     return tree
 
 
-def _num_keys(tree: Any) -> int:
-    """Keys of all objects in a dict or list. Raises `MalformedError` over `MAX_DEPTH`."""
-    num_keys = 0
+def _refuse_depth(outside: bytes) -> None:
+    """Raise `MalformedError` if the brackets of a JSON body, given without its strings, are nested over `MAX_DEPTH`."""
+    steps = outside.translate(_STEPS, _NO_BRACKETS)
+    if len(steps) > 2 * MAX_DEPTH and np.frombuffer(steps, np.int8).cumsum(dtype=np.int32).max() > MAX_DEPTH:
+        raise too_deep()
+
+
+def _refuse_deep_tree(tree: Any) -> None:
+    """Raise `MalformedError` if a dict or list is nested over `MAX_DEPTH`. Keys are not looked into."""
     level: list[Any] = [tree]
     for _ in range(MAX_DEPTH):
         dicts = [value for value in level if type(value) is dict]
-        # Most lists hold thousands of numbers: this test runs in C and saves the loops above and below from looking at them.
+        # Most lists hold only scalars: this test runs in C and saves the loops from looking at them.
         lists = [value for value in level if type(value) is list and not _CONTAINERS.isdisjoint(map(type, value))]
-        if not dicts and not lists:
-            return num_keys
-        num_keys += sum(map(len, dicts))
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
-    if _CONTAINERS.isdisjoint(map(type, level)):
-        return num_keys
-    raise too_deep()
+        if not level:
+            return
+    if not _CONTAINERS.isdisjoint(map(type, level)):
+        raise too_deep()
 
 
 def fits_64_bits(number: int) -> bool:
