@@ -109,7 +109,7 @@ async def test_a_child_that_is_done_is_left_alone_and_one_that_must_not_end_is_n
 
 
 async def test_a_child_that_will_not_end_is_ended_after_its_grace(tmp_path: Path) -> None:
-    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(__import__('sys').argv[1], 'w').close()\n" + SLEEPER
+    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPER
     polite = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('bye'))\n" + SLEEPER
     async with supervise(SystemClock()) as children:
         for name, program in (("stubborn", stubborn), ("polite", polite)):
