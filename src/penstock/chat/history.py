@@ -52,15 +52,13 @@ def examine(render: Renderer, vocabulary: Vocabulary, cut_words: Sequence[str]) 
     """Try the template. Raises `InvalidError` if it refuses even a user's question."""
     render([_USER])
     rewrites: dict[str, set[Rewrite]] = defaultdict(set)
-    behind_reply = _behind_reply(render, [_USER], None, [_SECOND_USER])
-    end = vocabulary.mark_at(behind_reply, 0) if behind_reply else None
     for following in ([_LAST_USER], [_RESULT], [_RESULT, _RESULT], [_SYSTEM]):
         for opening, tools in _openings():
             kinds = _tried(render, opening, tools, following, _replies(cut_words))
             if kinds is not None:
-                rewrites[following[0].role] |= kinds | (set() if end else {Rewrite.NO_END})
-        if _depends_on_place(render, following):
-            rewrites[following[0].role].add(Rewrite.PLACE)
+                rewrites[following[0].role] |= kinds | _shape_of_addition(render, vocabulary, tools, opening, following)
+    behind_reply = _behind_reply(render, [_USER], None, [_LAST_USER])
+    end = vocabulary.mark_at(behind_reply, 0) if behind_reply else None
     return History(end=end, rewrites={role: frozenset(kinds) for role, kinds in rewrites.items()})
 
 
@@ -149,11 +147,14 @@ def _change_with_calls(render: Renderer, opening: list[Message], tools: Json, fo
     return set() if whole.startswith(prompt) else {Rewrite.FRONT}
 
 
-def _depends_on_place(render: Renderer, following: list[Message]) -> bool:
-    """Whether the template writes something else for `following` after one opening than after another."""
-    without_tools = {_behind_reply(render, opening, tools, following) for opening, tools in _openings() if tools is None}
-    with_tools = {_behind_reply(render, opening, tools, following) for opening, tools in _openings() if tools is not None}
-    return len(without_tools - {None}) > 1 or len(with_tools - {None}) > 1
+def _shape_of_addition(render: Renderer, vocabulary: Vocabulary, tools: Json, opening: list[Message], following: list[Message]) -> set[Rewrite]:
+    """Whether what is added behind a reply starts with an end token, and is the same as behind the first reply of all."""
+    behind = _behind_reply(render, opening, tools, following)
+    if behind is None:
+        return set()
+    first = _behind_reply(render, [_USER], tools, following)
+    no_end = vocabulary.mark_at(behind, 0) is None
+    return ({Rewrite.NO_END} if no_end else set()) | ({Rewrite.PLACE} if first is not None and first != behind else set())
 
 
 def _behind_reply(render: Renderer, opening: list[Message], tools: Json, following: list[Message]) -> str | None:

@@ -22,7 +22,7 @@ _BREAK = RESERVED[3]
 """Put into the spelling of a composed control token in somebody's text, taken out again after rendering."""
 
 
-class Source:
+class TemplateSource:
     """The text of a template, parsed: what it spells, and with what words it takes messages apart."""
 
     def __init__(self, text: str, now: datetime | None) -> None:
@@ -67,11 +67,11 @@ class Source:
 class Renderer:
     """Turns messages into text with marks.
 
-    `variables` are given to the template beside the messages; strings among them may spell control tokens. `composed` are control tokens that the
-    template puts together from parts; `unmarked` renders them and everything else as plain text, to find out.
+    `variables` are given to the template beside the messages; strings among them may spell control tokens. `composed`: control tokens that the template
+    puts together from parts, where no mark can be written; they are marked afterwards, and their spelling in messages is broken up meanwhile.
     """
 
-    def __init__(self, source: Source, vocabulary: Vocabulary, variables: Mapping[str, Json], *, composed: Collection[str] = ()) -> None:
+    def __init__(self, source: TemplateSource, vocabulary: Vocabulary, variables: Mapping[str, Json], *, composed: Collection[str] = ()) -> None:
         self._vocabulary = vocabulary
         self._marked = source.environment.from_string(source.mark(vocabulary))
         self._unmarked = source.environment.from_string(source.text)
@@ -92,7 +92,7 @@ class Renderer:
         return self._vocabulary.mark(text, only=self._composed).replace(_BREAK, "") if self._composed else text
 
     def unmarked(self, messages: Sequence[Message], tools: Sequence[Json] | None = None, *, add_generation_prompt: bool = True) -> str:
-        """The conversation as Hugging Face renders it."""
+        """The conversation as Hugging Face renders it, to compare with."""
         plain = [as_json(message) for message in messages]
         return self._render(self._unmarked, {**self._variables, "messages": plain, "tools": copied(tools)}, add_generation_prompt)
 

@@ -15,7 +15,7 @@ from penstock.chat.forks import fork
 from penstock.chat.history import PROBE, examine, keeps_reply, tool_call_turn, trials
 from penstock.chat.messages import check_messages, check_text
 from penstock.chat.pieces import Fork, Known, Rendered, Reply, Rewrite, joined_ids, shifted, without_first
-from penstock.chat.renderer import Renderer, Source
+from penstock.chat.renderer import Renderer, TemplateSource
 from penstock.chat.spans import Span, bracketed, labelled, read_spans
 from penstock.chat.vocabulary import Vocabulary
 from penstock.errors import ConfigError, InvalidError, InvariantError
@@ -29,14 +29,14 @@ _FIRST_QUESTION = Message(role="user", content="question")
 class ChatTemplate:
     """Renders conversations for one model. Immutable; safe to share between threads.
 
-    Text of messages never becomes a control token, however it is spelled; in an assistant's text the tags that a model itself writes (`<think>`,
-    `<tool_call>`: those that its tokenizer does not flag as special) do. Messages that hold a reserved noncharacter, a lone surrogate or an unknown role,
-    and conversations that the template refuses, raise `InvalidError`.
+    Text of messages never becomes a control token, however it is spelled. The exception are tags in an assistant's own text (`<think>`, `<tool_call>`):
+    tokens that the tokenizer does not flag as special, or that the template looks for there. Messages that hold a reserved noncharacter, a lone surrogate
+    or an unknown role, and conversations that the template refuses, raise `InvalidError`.
     """
 
     def __init__(self, files: TemplateFiles, *, now: datetime | None = None, variables: Mapping[str, Json] | None = None) -> None:
         fixed = {**files.special_tokens, **(variables or {})}
-        source = Source(files.template, now)
+        source = TemplateSource(files.template, now)
         steering = _TAGS | set(files.special_tokens.values())
         # White space is ordinary text even where a tokenizer has a token for it and the template writes it.
         self._vocabulary = Vocabulary(
@@ -117,15 +117,17 @@ class ChatTemplate:
         Raises `InvariantError` if the conversation must be forked instead; ask `extends` first. Message indices count through `messages`.
         """
         check_messages([reply, *messages] if reply else messages, tools)
+        if not messages:
+            raise InvalidError("a conversation goes on with at least one new message")
         if not self.extends(messages, reply):
             kinds = ", ".join(sorted(self._kinds(messages) - {Rewrite.TRIMS}))
-            raise InvariantError(f"the chat template rewrites history ({kinds}): use refork" + ("" if reply else ", or give the reply"))
+            raise InvariantError(f"the chat template rewrites history ({kinds}): use refork" + ("" if reply else ", or try with the reply"))
         text, spans = self._after_reply(messages, tools, reply, add_generation_prompt)
-        encoded = self._vocabulary.encode(text, inside=True)
-        pieces = labelled(encoded, spans)
-        first = self._vocabulary.mark_at(text, 0)
-        # Dropped only now: how the text behind it is encoded may depend on it.
-        return Rendered(pieces=without_first(pieces) if first is not None and first.id == last_id else pieces)
+        end = self._vocabulary.mark_at(text, 0)
+        assert end is not None, "a template without an end token for replies is not extended"
+        pieces = labelled(self._vocabulary.encode(text), spans)
+        # Dropped only now: what stands behind it is encoded as in the middle of a conversation.
+        return Rendered(pieces=without_first(pieces) if end.id == last_id else pieces)
 
     def extends(self, messages: Sequence[Message], reply: Message | None = None) -> bool:
         """Whether a conversation that ends with `reply` goes on with `messages` and stays as it is. Without the reply: whatever it was."""
@@ -238,7 +240,7 @@ def _probe_turns(messages: Sequence[Message], reply: Message | None) -> list[Mes
     return [text, tool_call_turn(results)]
 
 
-def _checked_renderer(source: Source, vocabulary: Vocabulary, variables: Mapping[str, Json]) -> Renderer:
+def _checked_renderer(source: TemplateSource, vocabulary: Vocabulary, variables: Mapping[str, Json]) -> Renderer:
     """A renderer that was compared with Hugging Face's rendering on the trial conversations."""
     render = Renderer(source, vocabulary, variables)
     composed = {spelling for conversation, tools in trials(source.cut_words) for spelling in _spelled_by_template(render, vocabulary, conversation, tools)}

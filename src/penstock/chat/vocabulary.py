@@ -101,13 +101,11 @@ class Vocabulary:
         """The control token whose mark stands at `position`."""
         return self._by_mark.get(text[position : position + 2])
 
-    def encode(self, marked: str, *, inside: bool = False) -> Encoded:
-        """Tokens of text with marks. With `inside`, as it is encoded in the middle of a conversation: some tokenizers treat the start of a text apart."""
-        anchor = _ANCHOR if inside else ""
-        encoding = self._twin.encode(anchor + marked, add_special_tokens=False)
-        skip = 1 if inside else 0
-        ids = np.array(encoding.ids[skip:], np.int32)
-        bounds = np.array(encoding.offsets[skip:], np.int32).reshape(-1, 2) - len(anchor)
+    def encode(self, marked: str) -> Encoded:
+        """Tokens of text with marks. What stands behind a mark is encoded as in the middle of a conversation, all else as at the start of one."""
+        encoding = self._twin.encode(marked, add_special_tokens=False)
+        ids = np.array(encoding.ids, np.int32)
+        bounds = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         # Some control tokens swallow white space beside them; they still stand for nothing but their marks.
         for token in np.flatnonzero(np.isin(ids, self._control_ids)):
             bounds[token] = marked.index(LEAD, bounds[token, 0]) + np.array([0, 2])

@@ -54,6 +54,14 @@ def test_counted_rounds_depend_on_their_place(tmp_path: Path) -> None:
         template.delta(260, [Message(role="user", content="x")])
 
 
+def test_a_reply_that_only_some_messages_end_is_told_by_role(tmp_path: Path) -> None:
+    text = "{% for m in messages %}{% if m.role == 'user' and not loop.first %}<|im_end|>{% endif %}{{ '\\n' + m.content }}{% endfor %}{{ '\\n' }}"
+    template = load(tmp_path, text)
+    assert template.end_id == 260
+    assert Rewrite.NO_END not in template.rewrites["user"]
+    assert Rewrite.NO_END in template.rewrites["tool"]
+
+
 def test_a_tag_that_only_this_template_cuts_out_is_found(tmp_path: Path) -> None:
     text = (
         "{% for m in messages %}{% if '[DRAFT]' in m.content and not loop.last %}{{ m.content.split('[DRAFT]')[-1] }}{% else %}{{ m.content }}{% endif %}"

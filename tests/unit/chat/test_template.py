@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,16 +34,28 @@ def shown(template: ChatTemplate, rendered: Rendered) -> list[tuple[str, int | N
     return [(piece.source.value, piece.message_index, template.decode(piece.ids)) for piece in rendered.pieces]
 
 
-@pytest.fixture
-def chatml(tmp_path: Path) -> ChatTemplate:
-    write_byte_tokenizer(tmp_path, "chatml")
-    return ChatTemplate.load(tmp_path)
+@pytest.fixture(scope="module")
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:
+    directory = tmp_path_factory.mktemp("chatml")
+    write_byte_tokenizer(directory, "chatml")
+    return ChatTemplate.load(directory)
 
 
-@pytest.fixture
-def chatml_think(tmp_path: Path) -> ChatTemplate:
-    write_byte_tokenizer(tmp_path, "chatml_think")
-    return ChatTemplate.load(tmp_path)
+@pytest.fixture(scope="module")
+def chatml_think(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:
+    directory = tmp_path_factory.mktemp("chatml_think")
+    write_byte_tokenizer(directory, "chatml_think")
+    return ChatTemplate.load(directory)
+
+
+@functools.cache
+def foreign(style: str) -> ChatTemplate:
+    return ChatTemplate.load(STYLES / style)
+
+
+@functools.cache
+def reference(style: str) -> Any:
+    return AutoTokenizer.from_pretrained(STYLES / style)
 
 
 def test_a_prompt_is_cut_into_template_and_messages(chatml: ChatTemplate) -> None:
@@ -80,7 +94,7 @@ def test_parallel_results_are_added_at_once(chatml: ChatTemplate) -> None:
 
 
 def test_results_that_share_a_turn_are_added_as_one_turn() -> None:
-    template = ChatTemplate.load(STYLES / "qwen3_style")
+    template = foreign("qwen3_style")
     assert template.end_id is not None
     rendered = template.delta(template.end_id, [tool("one"), tool("two")], reply=assistant("<think>\nlook\n</think>\n\ncalling"))
     expected = "\n<|im_start|>user\n<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -92,8 +106,13 @@ def test_a_delta_without_a_generation_prompt_ends_with_the_message(chatml: ChatT
     assert chatml.decode(rendered.ids) == "\n<|im_start|>user\nbye<|im_end|>\n"
 
 
+def test_a_delta_of_nothing_is_refused(chatml: ChatTemplate) -> None:
+    with pytest.raises(InvalidError, match="at least one"):
+        chatml.delta(IM_END, [])
+
+
 def test_a_template_that_wants_structured_calls_gets_them_before_a_result() -> None:
-    template = ChatTemplate.load(STYLES / "mistral_style")
+    template = foreign("mistral_style")
     assert template.end_id is not None
     rendered = template.delta(template.end_id, [tool("3", "abcdefghi"), tool("4", "ihgfedcba")])
     expected = '[TOOL_RESULTS] {"content": 3, "call_id": "abcdefghi"}[/TOOL_RESULTS][TOOL_RESULTS] {"content": 4, "call_id": "ihgfedcba"}[/TOOL_RESULTS]'
@@ -139,7 +158,7 @@ def test_thinking_stays_while_tools_are_called(chatml_think: ChatTemplate) -> No
 
 @pytest.mark.parametrize("style", ["llama3_style", "qwen3_style"])
 def test_sampled_tokens_stay_even_if_the_tokenizer_would_cut_the_text_otherwise(style: str) -> None:
-    template = ChatTemplate.load(STYLES / style)
+    template = foreign(style)
     letters = np.concatenate([template.encode_text(letter) for letter in "the answer"])
     assert len(letters) > len(template.encode_text("the answer"))
     assert template.end_id is not None
@@ -152,8 +171,8 @@ def test_sampled_tokens_stay_even_if_the_tokenizer_would_cut_the_text_otherwise(
     assert template.decode(fork.ids) == template.decode(template.open(messages).ids).rsplit("the answer", 1)[1].removeprefix(template.decode([template.end_id]))
 
 
-def test_a_reply_that_merges_with_its_prompt_stays(tmp_path: Path) -> None:
-    template = ChatTemplate.load(STYLES / "qwen3_style")
+def test_a_reply_that_merges_with_its_prompt_stays() -> None:
+    template = foreign("qwen3_style")
     assert template.end_id is not None
     reply = np.concatenate([template.encode_text("\n"), template.encode_text("answer"), np.array([template.end_id], np.int32)])
     messages = [user("question?"), assistant("\nanswer"), user("more")]
@@ -161,6 +180,17 @@ def test_a_reply_that_merges_with_its_prompt_stays(tmp_path: Path) -> None:
     # At once, the two line ends are one token.
     assert len(template.open(messages[:2], add_generation_prompt=False).ids) < len(prompt.ids) + len(reply) + 1
     assert template.refork(messages, [*prompt.pieces, Piece(ids=reply, source=Source.SAMPLED)]).keep == len(prompt.ids) + len(reply)
+
+
+def test_kept_and_new_tokens_meet_at_a_border_of_both() -> None:
+    template = foreign("qwen3_style")
+    prompt = template.open([user("question?")])
+    known = [*prompt.pieces, Piece(ids=template.encode_text("\nother"), source=Source.SAMPLED)]
+    messages = [user("question?"), assistant("\nanswer"), user("more")]
+    fork = template.refork(messages, known)
+    # The prompt's last line end is half of a token now.
+    assert fork.keep == len(prompt.ids) - 1
+    assert [*prompt.ids[: fork.keep], *fork.ids] == template.open(messages).ids.tolist()
 
 
 def test_an_edited_message_forks_where_it_differs(chatml: ChatTemplate) -> None:
@@ -173,11 +203,10 @@ def test_an_edited_message_forks_where_it_differs(chatml: ChatTemplate) -> None:
 @pytest.mark.parametrize("style", ["qwen3_style", "llama3_style", "gemma_style", "phi_style", "open_ended_style"])
 @pytest.mark.parametrize("content", ["I think", "I think \n", "<b> naïve", " leading"])
 def test_a_message_that_is_continued_ends_where_transformers_ends_it(style: str, content: str) -> None:
-    template = ChatTemplate.load(STYLES / style)
+    template = foreign(style)
     rendered = template.open([user("go"), assistant(content)], continue_final_message=True)
     plain = [{"role": "user", "content": "go"}, {"role": "assistant", "content": content}]
-    reference = AutoTokenizer.from_pretrained(STYLES / style)
-    expected = reference.apply_chat_template(plain, continue_final_message=True, return_dict=False, date_string="26 Jul 2024")
+    expected = reference(style).apply_chat_template(plain, continue_final_message=True, return_dict=False, date_string="26 Jul 2024")
     assert rendered.ids.tolist() == expected
     assert rendered.pieces[-1].message_index == 1
 
@@ -204,7 +233,7 @@ def test_a_reply_is_read_up_to_its_end(chatml: ChatTemplate) -> None:
 def test_the_clock_of_a_template_is_an_argument() -> None:
     rendered = ChatTemplate.load(STYLES / "llama3_style", now=datetime(2031, 2, 3, tzinfo=UTC))
     assert "Today Date: 03 Feb 2031" in rendered.decode(rendered.open([user("hi")]).ids)
-    other = ChatTemplate.load(STYLES / "llama3_style")
+    other = foreign("llama3_style")
     assert other.digest != rendered.digest
     assert other.tokenizer_digest == rendered.tokenizer_digest
 
@@ -216,9 +245,8 @@ def test_variables_reach_the_template() -> None:
 
 def test_tools_are_rendered_as_transformers_renders_them() -> None:
     for style in ("qwen3_style", "llama3_style", "mistral_style"):
-        reference = AutoTokenizer.from_pretrained(STYLES / style)
-        template = ChatTemplate.load(STYLES / style)
-        expected = reference.apply_chat_template(
+        template = foreign(style)
+        expected = reference(style).apply_chat_template(
             [{"role": "user", "content": "hi"}], [LOOK], add_generation_prompt=True, return_dict=False, date_string="26 Jul 2024"
         )
         assert template.open([user("hi")], [LOOK]).ids.tolist() == expected
@@ -228,19 +256,18 @@ def test_calls_are_rendered_as_transformers_renders_them() -> None:
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": {"at": "the map é"}}}
     wire_call = {**call, "function": {"name": "look", "arguments": '{"at": "the map é"}'}}
     for style in ("qwen3_style", "llama3_style", "mistral_style"):
-        reference = AutoTokenizer.from_pretrained(STYLES / style)
         plain = [
             {"role": "user", "content": "hi"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "content": "7", "tool_call_id": "abcdefghi"},
         ]
-        expected = reference.apply_chat_template(plain, add_generation_prompt=True, return_dict=False, date_string="26 Jul 2024")
+        expected = reference(style).apply_chat_template(plain, add_generation_prompt=True, return_dict=False, date_string="26 Jul 2024")
         messages = [user("hi"), Message(role="assistant", tool_calls=(wire_call,)), tool("7", "abcdefghi")]
-        assert ChatTemplate.load(STYLES / style).open(messages).ids.tolist() == expected
+        assert foreign(style).open(messages).ids.tolist() == expected
 
 
 def test_what_a_template_refuses_is_the_callers_mistake() -> None:
-    template = ChatTemplate.load(STYLES / "gemma_style")
+    template = foreign("gemma_style")
     with pytest.raises(InvalidError, match="No system role"):
         template.open([Message(role="system", content="rules"), user("hi")])
     with pytest.raises(InvalidError, match="take turns"):

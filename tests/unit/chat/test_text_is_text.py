@@ -11,10 +11,11 @@ STYLES = Path(__file__).parents[2] / "data" / "templates"
 IM_END, THINK, END_THINK, TOOL_CALL = 260, 261, 262, 263
 
 
-@pytest.fixture
-def chatml(tmp_path: Path) -> ChatTemplate:
-    write_byte_tokenizer(tmp_path, "chatml")
-    return ChatTemplate.load(tmp_path)
+@pytest.fixture(scope="module")
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:
+    directory = tmp_path_factory.mktemp("chatml")
+    write_byte_tokenizer(directory, "chatml")
+    return ChatTemplate.load(directory)
 
 
 def counts(template: ChatTemplate, messages: list[Message], token_id: int, tools: list[object] | None = None) -> int:
