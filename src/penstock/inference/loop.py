@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from penstock.errors import InfraError, LimitError
+from penstock.errors import InfraError, LimitError, PenstockError
 from penstock.inference.engine.core import Engine
 from penstock.inference.engine.requests import Choice, Request
 
@@ -108,7 +108,7 @@ class EngineLoop:
             self._put(lambda: self._abort(lambda _: True))
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run `function` in the engine's thread between two steps."""
+        """Run `function` in the engine's thread between two steps. An error that is not ours ends the engine: it may have been left half changed."""
         events = asyncio.get_running_loop()
         future: asyncio.Future[T] = events.create_future()
         self._waiting.add(future)
@@ -116,7 +116,7 @@ class EngineLoop:
         def run() -> None:
             try:
                 result = function()
-            except Exception as error:
+            except PenstockError as error:
                 events.call_soon_threadsafe(_settle, future, None, error)
             else:
                 events.call_soon_threadsafe(_settle, future, result, None)

@@ -119,6 +119,7 @@ class Engine:
         self.check(request)
         self._queue.append(request)
 
+    @torch.inference_mode()
     def abort(self, is_meant: Callable[[Request], bool]) -> list[Choice]:
         """End the requests that are meant, queued or running, and return their replies as far as they came."""
         aborted = [_fresh(request, index) for request in self._queue if is_meant(request) for index in range(request.num_choices)]
@@ -128,6 +129,7 @@ class Engine:
             self._finish(choice, Finish.ABORT)
         return aborted
 
+    @torch.inference_mode()
     def swap(self, served: Served, *, keep_kv: bool = False) -> None:
         """Sample from other weights from the next token on.
 
@@ -150,13 +152,13 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Choice]:
-        """Admit what fits, give every running reply a token more, and return the replies that grew or ended."""
+        """Admit what fits, give every running reply a token more, and return the replies that grew or ended, each once."""
         self.counters.steps += 1
-        admitted = self._admit()
+        ended_at_once = [choice for choice in self._admit() if choice.finish is not None]
         running = list(self._choices.values())
         if running:
             self._decode_running()
-        return running + [choice for choice in admitted if choice.finish is not None]
+        return running + ended_at_once
 
     def _admit(self) -> list[Choice]:
         """Take requests from the queue while they fit, compute their prompts, sample their first tokens."""
@@ -242,7 +244,6 @@ class Engine:
         choice.seat = self._pools.seat([chunk.layers for chunk in prompt.chunks], len(prompt.ids))
         self._choices[choice.seat] = choice
 
-    @torch.inference_mode()
     def _recompute(self) -> None:
         """Compute the keys and values of all running replies anew, shared beginnings once."""
         choices = list(self._choices.values())
