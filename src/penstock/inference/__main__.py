@@ -18,6 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.inference", description="Serve a model with OpenAI's API.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--weights-dir", type=Path)
+    parser.add_argument("--buffer", default="", help="buffer to ask for the newest version")
+    parser.add_argument("--run", default="", help="run whose weights are served")
     parser.add_argument("--policy", default="policy")
     parser.add_argument("--version", type=int, default=0)
     parser.add_argument("--digest", default="")
@@ -36,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         config = InferenceConfig(
             model=words.model,
             weights_dir=words.weights_dir,
+            buffer_url=words.buffer,
+            run=words.run,
             policy=words.policy,
             version=words.version,
             digest=words.digest,

@@ -51,6 +51,10 @@ class InferenceConfig:
     """Version of the weights to start with."""
     digest: str = ""
     """Digest of the weights to start with, from `weights_dir`; empty: those of the model directory."""
+    buffer_url: str = ""
+    """Buffer to ask for the newest version, at the start and from then on; empty: wait to be told."""
+    run: str = ""
+    """Run whose weights are served; goes with `buffer_url`."""
     on_swap: Literal["recompute", "keep"] = "recompute"
     """What happens to the caches of replies under way when weights change: computed anew, or kept and their tokens marked `mixed_kv`."""
     access: Access = field(default_factory=Access)
@@ -67,6 +71,8 @@ class InferenceConfig:
             raise ConfigError(f"inference.version must be 0 or more, got {self.version}")
         if self.digest and self.weights_dir is None:
             raise ConfigError("inference.digest names weights, but there is no inference.weights_dir to find them in")
+        if self.buffer_url and (not self.run or self.weights_dir is None):
+            raise ConfigError("inference.buffer_url needs inference.run and inference.weights_dir: whose weights, and where they lie")
         if self.threads < 1:
             raise ConfigError(f"inference.threads must be 1 or more, got {self.threads}")
         if not self.policy:

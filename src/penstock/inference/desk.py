@@ -70,6 +70,11 @@ class WeightsDesk:
         served = self._loop.engine.served
         return (served.version, served.digest) == self._newest
 
+    @property
+    def newest_version(self) -> int:
+        """Number of the newest weights that the server was told of."""
+        return self._newest[0]
+
     def shown(self) -> dict[str, Any]:
         """What is served now."""
         served = self._loop.engine.served

@@ -11,11 +11,13 @@ GET  /livez, /readyz, /metrics
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from penstock.inference.config import InferenceConfig
 from penstock.inference.desk import WeightsDesk, read_push
 from penstock.inference.engine.architecture import read_architecture
 from penstock.inference.engine.core import Engine
+from penstock.inference.follow import follow, newest_version
 from penstock.inference.loop import EngineLoop
 from penstock.inference.protocol import BadRequest, read_chat, read_completion
 from penstock.inference.service import Completions, Conversation, load_template
@@ -52,6 +55,9 @@ def serve(config: InferenceConfig) -> None:
     listener = bind(config.access.host, config.port)
     torch.set_num_threads(config.threads)
     architecture = read_architecture(config.model)
+    if config.buffer_url:
+        newest = asyncio.run(newest_version(config))
+        config = replace(config, version=newest.version, digest=newest.digest)
     if config.digest:
         assert config.weights_dir is not None
         served = served_from_digest(config.weights_dir, architecture, policy=config.policy, version=config.version, digest=config.digest)
@@ -97,8 +103,11 @@ class InferenceServer:
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         self._loop.start()
+        following = asyncio.create_task(follow(self._config, self._desk)) if self._config.buffer_url else None
         with _on_sigterm(self._abort_soon):
             yield
+        if following is not None:
+            following.cancel()
         await self._loop.close()
 
     def _abort_soon(self) -> None:
