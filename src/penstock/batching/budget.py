@@ -9,18 +9,20 @@ The rules, in the order they apply:
 3. *Serving.* Again and again the environment with the largest deficit (goal - used; ties by name) gives its next group, whole. It is done when its goal
    is met, which the last group may overdraw, or when its next group does not fit the rest of the budget: smaller ones behind it do not overtake.
    The budget is a hard ceiling; when nothing is left of it, all are done. A group bigger than the whole budget is set aside as `too_big`.
-4. *Short.* An environment with an unmet goal and no ready group is short. Blocking, there is no batch. Spilling, its unmet goal is a gift to the
-   environments that are not yet short or stuck, in proportion to their shares (equally, if they have none).
+4. *Short.* An environment with an unmet goal and no ready group is short. Blocking, there is no batch. Spilling, or if it is `exhausted` (it cannot
+   bring another group before this batch is cut), its unmet goal is a gift to the environments that are not yet short or stuck, in
+   proportion to their shares (equally, if they have none).
 5. *Newest.* After that, the unallocated share under `newest` is filled with the newest next group that fits, whosever it is.
 6. *Carry.* Unmet goals and overdrafts are carried. Gifts are not: who took one owes nothing for it, and who could not use it is not owed it. When a carry
    would pass one budget, all environments forgive in proportion to their shares, so that who is behind whom is kept.
 
-Nothing ready anywhere is `Short` too, never an empty choice. With `num_groups` every group costs 1, and a choice has exactly that many.
+Nothing ready anywhere is `Short` too, never an empty choice. With `num_groups` every group costs 1, and a choice has exactly that many, unless all
+environments are exhausted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -77,6 +79,7 @@ def choose(
     fractions: Mapping[str, float] | None = None,
     unallocated: Unallocated = "proportional",
     spill: bool = False,
+    exhausted: Collection[str] = (),
     carry: Mapping[str, float] | None = None,
 ) -> Choice | Short:
     """The next batch from ready groups by environment, each queue in the order its groups are to be taken; one of the two budgets is given.
@@ -104,8 +107,9 @@ def choose(
         shares=shares,
         goals=_goals(shares, carry or {}, budget),
     )
-    short = serving.serve_goals(spill=spill) or serving.serve_newest(unshared, spill=spill)
-    wanted = sum(shares.values()) + unshared if num_groups is not None else 1
+    all_exhausted = frozenset(exhausted).issuperset(names)
+    short = serving.serve_goals(names if spill else exhausted) or serving.serve_newest(unshared, spill=spill or all_exhausted)
+    wanted = 1 if num_groups is None or all_exhausted else sum(shares.values()) + unshared
     if short is None and (not serving.ids or sum(serving.used.values()) < wanted):
         short = Short(environment=None)
     if short is not None:
@@ -181,10 +185,10 @@ class _Serving:
             self.gifts[name] = Fraction(0)
             self.used[name] = self.extra[name] = 0
 
-    def serve_goals(self, *, spill: bool) -> Short | None:
+    def serve_goals(self, unawaited: Collection[str]) -> Short | None:
         """Rules 3 and 4. Short if an environment must be waited for."""
         while (short := self._serve_until_short()) is not None:
-            if not spill:
+            if short not in unawaited:
                 return Short(environment=short)
             self._give_away(short)
         return None

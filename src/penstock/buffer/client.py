@@ -29,8 +29,7 @@ from penstock.errors import (
     UnknownError,
 )
 from penstock.types import Annotation, CheckpointRecord, CutRequest, Group, Laws, Plan, Rollout, SessionRecord, TermRecord, Version
-from penstock.wire import decode_msgpack, digest, encode_msgpack
-from penstock.wire._bare import join_items, read_body, split_items, write_body
+from penstock.wire import decode_msgpack, digest, encode_msgpack, join_items, read_body, split_items, write_body
 
 T = TypeVar("T")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from penstock.errors import InvalidError
 from penstock.trace import facts
 from penstock.types import Annotation, AnnotationRecord, Payload, Rollout, RolloutRecord
-from penstock.wire import decode_json, decode_msgpack, digest
-from penstock.wire._bare import ContentType
+from penstock.wire import ContentType, decode_json, decode_msgpack, digest
 
 
 def rollout_intake(run: str, body: bytes, content_type: ContentType) -> tuple[RolloutRecord, Payload]:

@@ -20,8 +20,7 @@ from penstock.buffer.status import ledger_reply, metrics_text, run_status
 from penstock.errors import InputError, InvalidError, LimitError, UnknownError
 from penstock.httpd import msgpack_reply, reply, router
 from penstock.types import JournalEntry, Plan
-from penstock.wire import check_id, encode_msgpack
-from penstock.wire._bare import ContentType, join_items, read_body, split_items
+from penstock.wire import ContentType, check_id, encode_msgpack, join_items, read_body, split_items
 
 T = TypeVar("T")
 Handler = Callable[[BufferService, Request], Awaitable[Response]]

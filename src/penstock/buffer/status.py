@@ -7,6 +7,7 @@ from penstock.buffer import api
 from penstock.buffer.core import Buffer
 from penstock.ledger import Ledger
 from penstock.ledger.credits import capacity
+from penstock.metrics import named, render_prometheus
 from penstock.types import Purpose
 
 
@@ -36,17 +37,20 @@ def ledger_reply(ledger: Ledger) -> api.LedgerReply:
 
 
 def metrics_text(buffer: Buffer) -> str:
-    """Gauges for Prometheus."""
-    lines = ["# TYPE penstock_ledger_groups gauge", "# TYPE penstock_credit_held_tokens gauge", "# TYPE penstock_newest_version gauge"]
-    for run in buffer.runs():
-        ledger = buffer.ledger(run)
-        lines.append(f'penstock_newest_version{{run="{run}"}} {ledger.newest_version}')
-        for found in law.balance(ledger):
-            labels = f'run="{run}",environment="{found.environment}",purpose="{found.purpose}"'
-            lines += [f'penstock_ledger_groups{{{labels},state="{state}"}} {count}' for state, count in found.groups.items()]
-            held = ledger.counts_of(found.environment, found.purpose).held_tokens
-            lines.append(f"penstock_credit_held_tokens{{{labels}}} {held}")
-    return "\n".join(lines) + "\n"
+    """Gauges for Prometheus, all runs."""
+    return "".join(render_prometheus(_gauges(buffer.ledger(run)), labels={"run": run}) for run in buffer.runs())
+
+
+def _gauges(ledger: Ledger) -> dict[str, float]:
+    values: dict[str, float] = {"ledger/imbalance": law.imbalance(ledger), "ledger/newest_version": ledger.newest_version}
+    for found in law.balance(ledger):
+        if found.purpose is Purpose.TRAIN:
+            env = found.environment
+            values[named("ledger/<env>/credit_tokens", env=env)] = capacity(ledger, env)
+            values[named("ledger/<env>/held_tokens", env=env)] = ledger.counts_of(env, found.purpose).held_tokens
+            values |= {named("ledger/<env>/groups/<state>", env=env, state=state): count for state, count in found.groups.items()}
+            values |= {named("ledger/<env>/members/<state>", env=env, state=state): count for state, count in found.members.items()}
+    return values
 
 
 def _environment(ledger: Ledger, found: law.Balance) -> api.EnvironmentStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.ledger.book import Ledger
-from penstock.types import Purpose
+from penstock.types import GroupState, Purpose
 
 
 def share(ledger: Ledger, environment: str) -> float:
@@ -32,3 +32,14 @@ def fits(ledger: Ledger, environment: str, tokens: int) -> bool:
     """Whether a group of `tokens` may be opened now. The first one always may, or a run whose groups are big could never start."""
     held = ledger.counts_of(environment, Purpose.TRAIN).held_tokens
     return held == 0 or held + tokens <= capacity(ledger, environment)
+
+
+def exhausted(ledger: Ledger, environment: str) -> bool:
+    """Whether `environment` can bring no further group before something is cut: none is under way, and ready ones hold all its credits."""
+    counts = ledger.counts_of(environment, Purpose.TRAIN)
+    if counts.mean_tokens is None or counts.groups[GroupState.OPEN, None] or counts.groups[GroupState.COMPLETE, None]:
+        return False
+    if fits(ledger, environment, estimate(ledger, environment, 0)):
+        return False
+    # Credits of bound groups come back when their weights are live.
+    return not any(group.credit and group.state is GroupState.BOUND for group in ledger.groups.values() if group.environment == environment)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from penstock.batching.budget import Candidate, Choice, Short, choose
 from penstock.errors import ConflictError, InvalidError
 from penstock.ledger.book import Decision, Ledger, Past
+from penstock.ledger.credits import exhausted
 from penstock.ledger.groups import drop
 from penstock.ledger.states import move_group
 from penstock.ledger.terms import check_term
@@ -111,6 +112,7 @@ def _choose(ledger: Ledger, update: int, request: CutRequest, first: int) -> Cho
         fractions=request.fractions or ledger.laws.fractions,
         unallocated=request.unallocated,
         spill=request.short == "spill" and request.waited_seconds >= request.spill_after_seconds,
+        exhausted=[name for name in environments if exhausted(ledger, name)],
         carry=_carry(previous, request),
     )
 

@@ -56,6 +56,9 @@ _SECTIONS: dict[str, str] = {
         learner/learning_rate               last  Step size of the optimizer.
         learner/skipped                     sum   Updates that were skipped.
         learner/version                     last  Newest recorded version.
+        learner/term                        last  Number of the learner's life.
+        learner/replaying                   last  Updates that a new life is about to execute again; 0 when it has.
+        learner/replay_equal                last  1 if a replay gave the recorded weights bit for bit, 0 if the run went on from a fork.
     """,
     "Freshness and agreement": """
         off_policy/lag/mean                 mean  Newest published version minus that of a trained token.
@@ -78,7 +81,9 @@ _SECTIONS: dict[str, str] = {
         ledger/<env>/dropped/<reason>       last  Groups of an environment that were dropped for a reason.
         ledger/<env>/members/<state>        last  Members of an environment in a state.
         ledger/<env>/failed/<reason>        last  Members of an environment that failed for a reason.
-        ledger/<env>/credit_tokens          last  Tokens under way that an environment's credits cover.
+        ledger/<env>/credit_tokens          last  Tokens that an environment may have under way.
+        ledger/<env>/held_tokens            last  Tokens that it has under way.
+        ledger/newest_version               last  Newest recorded version.
     """,
     "Servers and processes": """
         inference/running                   last  Requests that are being decoded.

@@ -7,6 +7,7 @@ Servers, clients and stores call these; nothing else in penstock imports a codec
 requests and replies are declared beside the part that answers them.
 """
 
+from penstock.wire._bare import ContentType, join_items, read_body, split_items, write_body
 from penstock.wire._canonical import canonical_json, checksum, digest
 from penstock.wire._envelope import SCHEMA, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
 from penstock.wire._rules import check_id
@@ -15,6 +16,7 @@ from penstock.wire._strict import MAX_DEPTH, parse_json
 __all__ = [
     "MAX_DEPTH",
     "SCHEMA",
+    "ContentType",
     "canonical_json",
     "check_id",
     "checksum",
@@ -23,6 +25,10 @@ __all__ = [
     "digest",
     "encode_json",
     "encode_msgpack",
+    "join_items",
     "kind_of",
     "parse_json",
+    "read_body",
+    "split_items",
+    "write_body",
 ]

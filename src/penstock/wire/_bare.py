@@ -34,7 +34,13 @@ def read_body(body: bytes, noun: type[Noun]) -> Noun:
 
 
 def write_body(value: Any) -> bytes:
-    """A request or reply as plain JSON."""
+    """A request or reply, a dataclass, as plain JSON. Raises `InvalidError` for values that `read_body` would refuse."""
+    check = check_of(cast(Any, type(value)))
+    try:
+        if check is not None:
+            check(value, 1)
+    except Fault as fault:
+        raise fault.as_error("body") from None
     return msgspec.json.encode(value)
 
 

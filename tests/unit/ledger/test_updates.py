@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import ledger as law
-from penstock.errors import ConflictError, FencedError, InvalidError, UnknownError
+from penstock.errors import ConflictError, FencedError, InvalidError, LimitError, UnknownError
 from penstock.testing.ledger import Notebook
 from penstock.types import CutRequest, GroupState, Laws, Plan, Purpose
 
@@ -85,6 +85,19 @@ def test_a_group_over_the_whole_budget_is_dropped_at_once() -> None:
     book.fill("s/0/2", tokens=45)
     assert planned(book.cut(0, budget_tokens=100)) == ["s/0/1"]
     assert book.state("s/0/2") is GroupState.READY
+
+
+def test_a_cut_does_not_wait_for_an_environment_whose_credits_are_all_in_ready_groups() -> None:
+    book = Notebook(Laws(max_lag=0, credit_tokens=100))
+    book.learner()
+    book.fill("s/0/0", tokens=45)
+    with pytest.raises(LimitError, match="no credit"):
+        book.open("s/0/1")
+    assert planned(book.cut(0, budget_tokens=100)) == ["s/0/0"]
+    book.record(0)
+    book.publish(1)
+    assert book.open("s/0/1").created
+    assert isinstance(book.cut(1, budget_tokens=100), law.Wait)
 
 
 def test_an_open_group_that_the_next_version_would_make_stale_can_hold_up_the_cut() -> None:
