@@ -113,6 +113,9 @@ def _shareable_length(sample: Sample) -> int:
     """Tokens before the first one that was sampled, carries loss or stands for media: equal ids mean equal content only up to there."""
     length = sample.media[0][0] if sample.media else len(sample.ids)
     length = _first_true(sample.loss_mask[:length], length)
+    # Nearly always nothing was sampled before the first loss; one maximum tells, without an array of comparisons.
+    if length == 0 or sample.versions[:length].max() < 0:
+        return length
     return _first_true(sample.versions[:length] >= 0, length)
 
 
