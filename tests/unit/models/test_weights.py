@@ -34,10 +34,10 @@ def test_the_digest_is_of_values_not_of_memory_layout() -> None:
 
 
 def test_a_tied_tensor_counts_once_and_two_equal_ones_count_twice() -> None:
-    embedding = torch.ones(3)
-    tied = weights_digest({"lm_head.weight": embedding, "model.embed_tokens.weight": embedding})
-    assert tied == weights_digest({"model.embed_tokens.weight": embedding})
-    assert tied != weights_digest({"lm_head.weight": embedding.clone(), "model.embed_tokens.weight": embedding})
+    embedding, other = torch.ones(3), torch.zeros(2)
+    tied = weights_digest({"lm_head.weight": embedding, "model.bias": other, "model.embed_tokens.weight": embedding})
+    assert tied == weights_digest({"model.bias": other, "model.embed_tokens.weight": embedding})
+    assert tied != weights_digest({"lm_head.weight": embedding.clone(), "model.bias": other, "model.embed_tokens.weight": embedding})
 
 
 def test_weights_come_back_from_their_file_bit_for_bit(tmp_path: Path) -> None:
