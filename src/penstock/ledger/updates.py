@@ -75,7 +75,11 @@ def publish(ledger: Ledger, version: int, term: int) -> Decision[Version]:
 
 
 def keep(ledger: Ledger, past: Past, update: int, digest: str, term: int, now: float) -> Decision[CheckpointRecord]:
-    """Register the checkpoint `update_N`, which holds updates 0 to N-1; their groups are spent. Makes it visible to resume."""
+    """Register the checkpoint `update_N`, which holds updates 0 to N-1; their groups are spent. Makes it visible to resume.
+
+    One that is older than the newest and not offered is not offered now either (the reply has `kept` False): the request is late, and what it
+    names may have been retired and deleted.
+    """
     check_term(ledger, term)
     if update > ledger.next_update:
         raise ConflictError(f"checkpoint update_{update} holds updates that have no outcome; the next is {ledger.next_update}")
@@ -85,6 +89,8 @@ def keep(ledger: Ledger, past: Past, update: int, digest: str, term: int, now: f
     if known is not None and known.term == term:
         raise ConflictError(f"checkpoint update_{update} was kept with digest {known.digest}, not {digest}")
     checkpoint = CheckpointRecord(run=ledger.run.run, update=update, digest=digest, term=term, kept_at=now)
+    if known is None and update < ledger.newest_checkpoint:
+        return Decision(replace(checkpoint, kept=False))
     spent: dict[str, GroupRecord] = {}
     for earlier in range(ledger.newest_checkpoint, update):
         for group in _planned(ledger, {earlier}):
