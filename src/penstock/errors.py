@@ -169,3 +169,15 @@ class InvariantError(PenstockError):
     """A law of the ledger was about to be broken by our own mistake."""
 
     code = "invariant"
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups that tasks wrap it in: one of our own errors if there is one.
+
+    >>> first_cause(ExceptionGroup("tasks", [ValueError("a"), ExceptionGroup("inner", [ConfigError("b")])]))
+    ConfigError('b')
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [first_cause(inner) for inner in error.exceptions]
+    return next((cause for cause in causes if isinstance(cause, PenstockError)), causes[0])

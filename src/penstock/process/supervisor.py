@@ -89,6 +89,11 @@ class Supervisor:
         """Wait until a part is done, by itself."""
         await self._parts[name].has_ended.wait()
 
+    def forget(self, name: str) -> None:
+        """Take a part that is done off the list; its name may be used again."""
+        assert self._parts[name].state is PartState.ENDED, name
+        del self._parts[name]
+
     def progress(self) -> None:
         """Something got done: deaths up to now do not count against anybody."""
         self._progress_seconds = self._clock.monotonic()

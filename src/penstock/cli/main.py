@@ -1,0 +1,50 @@
+"""All verbs, and what becomes of an error: one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from penstock.cli import evaluating, making, parts, questions, runs, training
+from penstock.errors import ConfigError, InvariantError, MismatchError, PenstockError, ReplayError, WeightsError, first_cause
+from penstock.process.restarts import EXIT_CONFIG, EXIT_FINAL
+
+_FINAL = (InvariantError, MismatchError, ReplayError, WeightsError)
+"""What a part finds again when it is started again."""
+
+app = typer.Typer(
+    name="penstock",
+    help="Asynchronous reinforcement-learning post-training of LLM agents that loses, repeats and corrupts nothing.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for group in (training, evaluating, runs, questions, parts, making):
+    group.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the verb that `arguments` (or the process's own) name, and exit."""
+    try:
+        app(args=None if arguments is None else list(arguments))
+    except (PenstockError, ExceptionGroup) as error:
+        cause = first_cause(error)
+        if not isinstance(cause, PenstockError):
+            raise
+        sys.stderr.write(f"penstock: {cause}\n")
+        sys.exit(exit_code(cause))
+    sys.exit(0)
+
+
+def exit_code(error: PenstockError) -> int:
+    """2 for a wrong setting, 3 for what starting again does not mend, 128 + n after signal n, 1 for the rest."""
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG
+    if isinstance(error, _FINAL):
+        return EXIT_FINAL
+    number = getattr(error, "number", None)
+    return 128 + number if isinstance(number, int) else 1

@@ -1,0 +1,28 @@
+"""Verbs that make something to start from: `init model`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this file."""
+    init = typer.Typer(help="Make something to start from.", no_args_is_help=True)
+    init.command("model")(init_model)
+    app.add_typer(init, name="init")
+
+
+def init_model(
+    directory: Annotated[Path, typer.Argument(help="Directory to make.")],
+    size: Annotated[str, typer.Option(help="nano, tiny, small or medium.")] = "nano",
+    template: Annotated[str, typer.Option(help="Built-in chat template.")] = "chatml",
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+) -> None:
+    """Make a small model with random weights and a byte-level tokenizer, in Hugging Face's format."""
+    from penstock.models import init_model as make
+
+    make(directory, size=size, template=template, seed=seed)
+    typer.echo(f"{directory}: a {size} model with random weights")

@@ -1,0 +1,167 @@
+"""Verbs that are one process of a run each: `buffer`, `serve`, `worker`, `learner`. The orchestrator starts them; a person may, too."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from penstock.cli.speaking import run_until_told, speak
+from penstock.errors import ConfigError, ProcessError
+
+HostOption = Annotated[str, typer.Option(help="Address to listen on; anything but loopback needs a token.")]
+TokenOption = Annotated[Path | None, typer.Option(help="File with the token that clients must send.")]
+PortFileOption = Annotated[Path | None, typer.Option(help="File that gets the port once connections are taken.")]
+RunDirArgument = Annotated[Path, typer.Argument(help="Directory of a run, with its config.yaml.", metavar="RUN_DIR")]
+BufferOption = Annotated[str, typer.Option("--buffer", help="URL of the buffer.")]
+ServersOption = Annotated[list[str], typer.Option("--server", help="URL of an inference server; may be repeated.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this file."""
+    for verb in (serve, buffer, worker):
+        app.command()(verb)
+    for hidden in (learner, spare):
+        app.command(hidden=True)(hidden)
+
+
+def buffer(
+    dir: Annotated[Path, typer.Option("--dir", help="Where the store is; made if it does not exist.")],
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8889,
+    host: HostOption = "127.0.0.1",
+    token_file: TokenOption = None,
+    port_file: PortFileOption = None,
+    max_bytes: Annotated[int | None, typer.Option(help="Size of the store above which writes are refused.")] = None,
+) -> None:
+    """Serve a durable rollout buffer."""
+    from penstock.buffer.config import BufferConfig
+    from penstock.buffer.serving import serve_buffer
+    from penstock.httpd import Access
+
+    speak()
+    config = BufferConfig(directory=dir, port=port, access=Access(host=host, token=_token(token_file)), port_file=port_file, max_bytes=max_bytes)
+    with _starting():
+        serve_buffer(config)
+
+
+def serve(
+    model: Annotated[Path, typer.Option(help="Hugging Face directory of a causal LM.")],
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    host: HostOption = "127.0.0.1",
+    token_file: TokenOption = None,
+    port_file: PortFileOption = None,
+    weights_dir: Annotated[Path | None, typer.Option(help="Where weights lie as <digest>.safetensors; without it none can be pushed.")] = None,
+    buffer: Annotated[str, typer.Option(help="URL of a buffer: serve the newest weights of --run.")] = "",
+    run: Annotated[str, typer.Option(help="Run whose weights to serve.")] = "",
+    policy: Annotated[str, typer.Option(help="Name under which the model samples.")] = "policy",
+    threads: Annotated[int, typer.Option(help="Torch threads.")] = 1,
+    on_swap: Annotated[Literal["recompute", "keep"], typer.Option(help="Caches of replies under way when weights change.")] = "recompute",
+    max_running: Annotated[int | None, typer.Option(help="Replies that are computed at once.")] = None,
+    max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
+    kv_tokens: Annotated[int | None, typer.Option(help="Tokens that running replies may keep in the cache.")] = None,
+    prefix_tokens: Annotated[int | None, typer.Option(help="Tokens of prompts kept for later requests.")] = None,
+    prefill_tokens: Annotated[int | None, typer.Option(help="Prompt tokens computed at once.")] = None,
+    context_tokens: Annotated[int | None, typer.Option(help="Longest prompt with its reply.")] = None,
+) -> None:
+    """Serve a model with OpenAI's API."""
+    from penstock.httpd import Access
+    from penstock.inference.config import EngineLimits, InferenceConfig
+
+    speak()
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"--model: {model} is not a model directory (it has no config.json)")
+    given = {
+        "max_running": max_running,
+        "max_queued": max_queued,
+        "kv_tokens": kv_tokens,
+        "prefix_tokens": prefix_tokens,
+        "prefill_tokens": prefill_tokens,
+        "context_tokens": context_tokens,
+    }
+    limits = EngineLimits(**{name: value for name, value in given.items() if value is not None})
+    config = InferenceConfig(
+        model=model,
+        weights_dir=weights_dir,
+        policy=policy,
+        buffer_url=buffer,
+        run=run,
+        on_swap=on_swap,
+        access=Access(host=host, token=_token(token_file)),
+        port=port,
+        port_file=port_file,
+        threads=threads,
+        limits=limits,
+    )
+    from penstock.inference.server import serve as serve_model
+
+    with _starting():
+        serve_model(config)
+
+
+def worker(
+    run_dir: RunDirArgument,
+    env: Annotated[str, typer.Option(help="Name of the environment in the run.")],
+    buffer: BufferOption,
+    server: ServersOption,
+    name: Annotated[str, typer.Option(help="Names the worker and its file of acknowledgements.")] = "worker",
+) -> None:
+    """Play episodes of one environment of a run."""
+    from penstock.orchestrator.config import load_run
+    from penstock.orchestrator.parts import worker_config
+    from penstock.rollout.worker import run_worker
+
+    speak()
+    run_until_told(run_worker(worker_config(load_run(run_dir / "config.yaml"), run_dir, env, name, buffer, tuple(server))))
+
+
+def learner(
+    run_dir: RunDirArgument,
+    buffer: BufferOption,
+    server: ServersOption,
+    owner: Annotated[str, typer.Option(help="Names this life.")] = "",
+    replaces: Annotated[str | None, typer.Option(help="The life before, if it is known to be dead.")] = None,
+) -> None:
+    """Train until the run has all its updates."""
+    from penstock.learner.process import run_learner
+    from penstock.orchestrator.config import load_run
+    from penstock.orchestrator.parts import learner_config
+
+    speak()
+    config = load_run(run_dir / "config.yaml")
+    run_until_told(run_learner(learner_config(config, run_dir, buffer, tuple(server), owner=owner, replaces=replaces)))
+
+
+def spare(modules: Annotated[list[str], typer.Argument(help="What to import while waiting.")]) -> None:
+    """Import what takes long, then wait for the real arguments: one line of JSON on stdin."""
+    from penstock.cli.main import main
+
+    for module in modules:
+        importlib.import_module(module)
+    line = sys.stdin.readline()
+    # Nothing more to come means that nobody needs a spare any more.
+    if line:
+        main(json.loads(line))
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """An address that cannot be had is not a wrong setting: somebody else has it now, and may let go of it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ProcessError(str(error)) from None

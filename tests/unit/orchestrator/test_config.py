@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import pytest
+
+from penstock.config import dump
+from penstock.errors import ConfigError
+from penstock.orchestrator.config import load_run
+from penstock.orchestrator.identity import check_same_run
+from penstock.orchestrator.parts import cut_request, laws, worker_config
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def complaint(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_run(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_resolved_config_loads_back_to_the_same_run(run_yaml: Path) -> None:
+    config = load_run(run_yaml)
+    assert load_run(dump(config)) == config
+    assert config.run_dir.path == run_yaml.parent / "runs" / "tiny"
+
+
+def test_each_wrong_setting_is_named(run_yaml: Path) -> None:
+    assert "learner.lrr: unknown key (value 1); did you mean learner.lr?" in complaint(run_yaml, "learner.lrr=1")
+    assert complaint(run_yaml, "run.updates=many").startswith("run.updates: must be an integer")
+    assert "run.updates must be 1 or more, got 0" in complaint(run_yaml, "run.updates=0")
+    assert "run.name" in complaint(run_yaml, "run.name=../up")
+    assert "batch" in complaint(run_yaml, "batch.budget_tokens=100")
+    assert "did you mean 'sort'" in complaint(run_yaml, "envs.sort.kind=sortt")
+    assert "envs.sort" in complaint(run_yaml, "envs.sort.params={digits: 3}")
+    assert "is not a model directory" in complaint(run_yaml, "model.path=missing")
+    assert "no environment" in complaint(run_yaml, "envs={}") or "at least one" in complaint(run_yaml, "envs={}")
+
+
+def test_settings_that_contradict_each_other_are_refused(run_yaml: Path) -> None:
+    assert "actor.group_size = 4" in complaint(run_yaml, "freshness.min_group_size=5")
+    assert "actor.temperature 0.5" in complaint(run_yaml, "actor.temperature=0.5")
+    assert "add up to 1.1" in complaint(run_yaml, "envs.other={kind: sort, fraction: 0.5}", "envs.sort.fraction=0.6")
+
+
+def test_credits_that_could_never_fill_a_batch_are_refused_with_the_number_that_could(run_yaml: Path) -> None:
+    tokens = ("batch.groups_per_update=null", "batch.budget_tokens=100", "freshness.max_lag=0")
+    # A group may take 4 x 8 = 32 tokens: with 99 of 100 tokens ready, one more group must still find credit.
+    assert complaint(run_yaml, *tokens, "freshness.tokens_per_update=131").endswith("give 132 or more")
+    assert load_run(run_yaml, [*tokens, "freshness.tokens_per_update=132"]).freshness.credit_tokens == 132
+
+
+def test_the_laws_and_the_cut_are_those_of_the_config(run_yaml: Path) -> None:
+    config = load_run(run_yaml, ["freshness.max_lag=3", "freshness.tokens_per_update=1000", "envs.sort.fraction=0.75", "batch.order=newest", "run.seed=7"])
+    assert (laws(config).max_lag, laws(config).credit_tokens, laws(config).fractions) == (3, 4000, {"sort": 0.75})
+    assert (cut_request(config).groups_per_update, cut_request(config).order, cut_request(config).seed) == (2, "newest", 7)
+
+
+def test_a_worker_is_told_its_environment_and_where_its_acknowledgements_go(run_yaml: Path, tmp_path: Path) -> None:
+    worker = worker_config(load_run(run_yaml), tmp_path, "sort", "worker-sort-1", "http://buffer", ("http://server",))
+    assert (worker.env.kind, worker.acks) == ("sort", tmp_path / "acks" / "worker-sort-1.log")
+    with pytest.raises(ConfigError, match="it has sort"):
+        worker_config(load_run(run_yaml), tmp_path, "chess", "w", "http://buffer", ("http://server",))
+
+
+def test_what_says_how_fast_and_how_long_may_change_on_resume(run_yaml: Path) -> None:
+    free = ["run.updates=9", "envs.sort.replicas=2", "inference.servers=2", "inference.limits.max_running=3", "eval.samples=2", "weights.checkpoints_kept=4"]
+    check_same_run(load_run(run_yaml), load_run(run_yaml, free))
+
+
+@pytest.mark.parametrize("word", ["run.seed=1", "learner.lr=0.1", "batch.groups_per_update=3", "envs.sort.params={max_digits: 5}", "actor.group_size=5"])
+def test_what_makes_a_run_the_run_it_is_may_not(run_yaml: Path, word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_same_run(load_run(run_yaml), load_run(run_yaml, [word]))
+    key = word.partition("=")[0]
+    assert str(caught.value).startswith(f"{key}: ") or str(caught.value).startswith(f"{key}.")
+    assert "--fresh" in str(caught.value)
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_a_run(example: Path, run_yaml: Path) -> None:
+    assert load_run(example, [f"model.path={run_yaml.parent / 'model'}"]).run.updates > 0
