@@ -142,6 +142,15 @@ def test_the_last_message_can_be_continued(official: openai.OpenAI) -> None:
     assert bytes(id for id in reply.model_extra["prompt_token_ids"] if id < 256).endswith(b"Well, ")
 
 
+def test_tools_are_shown_to_the_model(official: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "look_around", "parameters": {"type": "object", "properties": {}}}}
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "extra_body": {"return_token_ids": True}}
+    with_tools = official.chat.completions.create(**asked, tools=[tool])
+    without = official.chat.completions.create(**asked)
+    assert b"look_around" in bytes(id for id in with_tools.prompt_token_ids if id < 256)
+    assert b"look_around" not in bytes(id for id in without.prompt_token_ids if id < 256)
+
+
 def test_a_stop_text_is_not_shown_but_its_tokens_are_kept(official: openai.OpenAI) -> None:
     extra = {"return_token_ids": True}
     free = official.completions.create(model="m", prompt="abc", max_tokens=60, seed=2, extra_body=extra).choices[0]

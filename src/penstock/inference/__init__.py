@@ -7,7 +7,3 @@
 
 `python -m penstock.inference --model DIR --port P` starts a server.
 """
-
-from penstock.inference.config import EngineLimits, InferenceConfig
-
-__all__ = ["EngineLimits", "InferenceConfig"]

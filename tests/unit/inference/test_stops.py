@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.inference.engine.stops import TextStream, cut_at_stop, stop_in_tail
+from penstock.inference.engine.stops import TextStream, cut_at_stop, num_tail_tokens, stop_in_tail
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -36,7 +36,7 @@ def test_a_stop_text_is_found_with_its_last_token_and_never_shown(text: str, sto
     ids = list(text.encode())
     stream, shown = TextStream(decode, stops), ""
     for place, id in enumerate(ids):
-        found = stop_in_tail(decode, ids[: place + 1], stops)
+        found = stop_in_tail(decode, ids[: place + 1][-num_tail_tokens(stops) :], stops)
         if found is not None:
             shown += stream.close([id], found)
             first = min(text.find(stop) for stop in stops if stop in text[: place + 1])

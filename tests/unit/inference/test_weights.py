@@ -112,7 +112,7 @@ def test_older_config_files_say_the_same_about_positions(llama: Any, tmp_path: P
 
 
 def test_llama3_positions_by_hand() -> None:
-    """Head size 8 and theta 10,000 give waves of 6.3, 63, 628 and 6,283 tokens. Of 200 tokens, a wave has to make 4 turns to be kept, and below 1 it is slowed."""
+    """Head size 8 and theta 10,000 give waves of 6.3, 63, 628 and 6,283 tokens. In 200 tokens, 4 turns keep a wave, less than 1 slows it."""
     rope = Rope(theta=10_000.0, kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=200)
     turns = 200 * 0.1 / (2 * math.pi)  # 3.18 of the second wave: it is blended
     kept = (turns - 1) / 3

@@ -26,7 +26,7 @@ from penstock.inference.engine.prefill import Prefill, Prompt
 from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.rotary import rotations
 from penstock.inference.engine.sampling import Drawn, Randomness, draw
-from penstock.inference.engine.stops import Decode, stop_in_tail
+from penstock.inference.engine.stops import Decode, num_tail_tokens, stop_in_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -225,7 +225,8 @@ class Engine:
             self._finish(choice, Finish.STOP)
             return
         if request.stop_texts:
-            choice.stop_text = stop_in_tail(self._decode, choice.ids, request.stop_texts)
+            tail = [one.id for one in choice.drawn[-num_tail_tokens(request.stop_texts) :]]
+            choice.stop_text = stop_in_tail(self._decode, tail, request.stop_texts)
         if choice.stop_text is not None:
             self._finish(choice, Finish.STOP)
         elif len(choice.drawn) >= request.max_tokens:

@@ -17,13 +17,14 @@ _MOST_HELD_TOKENS = 64
 """After so many tokens without the end of a character the text is taken for broken and shown as it is, or each token would cost more than the last."""
 
 
-def stop_in_tail(decode: Decode, ids: Sequence[int], stop_texts: Sequence[str]) -> str | None:
-    """The first of `stop_texts` that the newest token has completed, if any. Looks at the last tokens only, so it costs the same for long replies."""
-    if not stop_texts:
-        return None
-    longest = max(len(stop) for stop in stop_texts)
-    # A character has at most four tokens (one per byte).
-    tail = decode(ids[-(4 * longest + _CONTEXT_TOKENS) :])
+def num_tail_tokens(stop_texts: Sequence[str]) -> int:
+    """How many of the last tokens may spell a stop string: a character has at most four (one per byte)."""
+    return 4 * max(map(len, stop_texts), default=0) + _CONTEXT_TOKENS
+
+
+def stop_in_tail(decode: Decode, tail_ids: Sequence[int], stop_texts: Sequence[str]) -> str | None:
+    """The stop string that comes first in the text of the last tokens, if there is one. `num_tail_tokens` of them are enough, however long the reply."""
+    tail = decode(tail_ids)
     found = [(tail.find(stop), stop) for stop in stop_texts if stop in tail]
     return min(found)[1] if found else None
 
