@@ -31,6 +31,8 @@ from penstock.errors import (
 from penstock.types import Annotation, CheckpointRecord, CutRequest, Group, Laws, Plan, Rollout, SessionRecord, TermRecord, Version
 from penstock.wire import decode_msgpack, digest, encode_msgpack, join_items, read_body, split_items, write_body
 
+__all__ = ["BufferClient", "api", "group_of"]
+
 T = TypeVar("T")
 
 _ERRORS: dict[str, type[PenstockError]] = {

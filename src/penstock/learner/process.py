@@ -12,8 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from penstock.batching import pack
-from penstock.buffer import api
-from penstock.buffer.client import BufferClient
+from penstock.buffer.client import BufferClient, api
 from penstock.errors import MismatchError, ReplayError, StoreError
 from penstock.inference.client import InferenceClient
 from penstock.learner.checkpoints import Checkpoint, Checkpoints
@@ -26,7 +25,7 @@ from penstock.metrics import JsonlSink, Metrics
 from penstock.models import keep_weights, load_model, weights_digest, weights_path
 from penstock.process.points import reach
 from penstock.types import CutRequest, Group, Laws, Outcome, Plan, RlExample, TermRecord, Version, WeightManifest
-from penstock.weights import Broadcaster
+from penstock.weights.client import Broadcaster
 
 log = logging.getLogger(__name__)
 
