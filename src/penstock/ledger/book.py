@@ -66,6 +66,8 @@ class Counts:
     dropped_longest: Counter[str] = field(default_factory=Counter)
     held_tokens: int = 0
     """Credits held by groups that are under way."""
+    held_groups: int = 0
+    """How many groups hold them."""
 
     @property
     def opened(self) -> int:
@@ -213,13 +215,17 @@ class Ledger:
         self._index_group(group)
 
     def _unindex_group(self, old: GroupRecord) -> None:
-        self.counts_of(old.environment, old.purpose).held_tokens -= old.credit
+        counts = self.counts_of(old.environment, old.purpose)
+        counts.held_tokens -= old.credit
+        counts.held_groups -= old.credit > 0
         if old.state is GroupState.READY and old.purpose is Purpose.TRAIN:
             ready, key = self.ready[old.environment], ready_key(old)
             del ready[bisect_left(ready, key)]
 
     def _index_group(self, group: GroupRecord) -> None:
-        self.counts_of(group.environment, group.purpose).held_tokens += group.credit
+        counts = self.counts_of(group.environment, group.purpose)
+        counts.held_tokens += group.credit
+        counts.held_groups += group.credit > 0
         if group.state in (GroupState.OPEN, GroupState.COMPLETE):
             self.groups[group.id] = group
             return

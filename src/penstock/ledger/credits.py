@@ -18,8 +18,14 @@ def share(ledger: Ledger, environment: str) -> float:
 
 
 def capacity(ledger: Ledger, environment: str) -> int:
-    """Tokens that `environment` may have under way."""
-    return math.floor(ledger.laws.credit_tokens * share(ledger, environment))
+    """Tokens that `environment` may have under way; where groups are counted, what that many groups cost on average."""
+    if ledger.laws.credit_groups is None:
+        return math.floor(ledger.laws.credit_tokens * share(ledger, environment))
+    return math.floor(_group_capacity(ledger, environment) * (ledger.counts_of(environment, Purpose.TRAIN).mean_tokens or 0))
+
+
+def _group_capacity(ledger: Ledger, environment: str) -> int:
+    return max(1, math.floor((ledger.laws.credit_groups or 0) * share(ledger, environment) + 1e-9))
 
 
 def estimate(ledger: Ledger, environment: str, first_estimate: int) -> int:
@@ -30,8 +36,10 @@ def estimate(ledger: Ledger, environment: str, first_estimate: int) -> int:
 
 def fits(ledger: Ledger, environment: str, tokens: int) -> bool:
     """Whether a group of `tokens` may be opened now. The first one always may, or a run whose groups are big could never start."""
-    held = ledger.counts_of(environment, Purpose.TRAIN).held_tokens
-    return held == 0 or held + tokens <= capacity(ledger, environment)
+    counts = ledger.counts_of(environment, Purpose.TRAIN)
+    if ledger.laws.credit_groups is not None:
+        return counts.held_groups < _group_capacity(ledger, environment)
+    return counts.held_tokens == 0 or counts.held_tokens + tokens <= capacity(ledger, environment)
 
 
 def exhausted(ledger: Ledger, environment: str) -> bool:

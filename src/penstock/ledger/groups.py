@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from penstock.errors import ConflictError, LimitError
 from penstock.ledger.book import Decision, Ledger, Past
-from penstock.ledger.credits import capacity, estimate, fits
+from penstock.ledger.credits import estimate, fits
 from penstock.ledger.states import move_group, move_member
 from penstock.types import (
     AnnotationRecord,
@@ -70,9 +70,12 @@ def open_group(
         return Decision(Opened(known, created=False))
     credit = 0
     if purpose is Purpose.TRAIN:
-        credit = estimate(ledger, environment, first_estimate)
+        credit = max(1, estimate(ledger, environment, first_estimate))
         if not fits(ledger, environment, credit):
-            raise LimitError(f"no credit: {environment} has {capacity(ledger, environment)} tokens and a group needs about {credit} more than are free")
+            held = ledger.counts_of(environment, purpose)
+            raise LimitError(
+                f"no credit: {environment} has {held.held_groups} groups with {held.held_tokens} tokens under way, and the next needs about {credit}"
+            )
     group = GroupRecord(
         run=ledger.run.run,
         id=group_id,

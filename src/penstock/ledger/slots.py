@@ -39,9 +39,7 @@ def beat(ledger: Ledger, session: str, now: float) -> Decision[SessionRecord]:
     return Decision(record, (record,))
 
 
-def claim(
-    ledger: Ledger, session: str, count: int, environments: Iterable[str] | None, now: float, *, number: int | None = None
-) -> Decision[tuple[Slot, ...]]:
+def claim(ledger: Ledger, session: str, count: int, environments: Iterable[str] | None, now: float, *, number: int | None = None) -> Decision[tuple[Slot, ...]]:
     """Hand out up to `count` slots to a session, oldest group first within an environment, environments in turn.
 
     `number` counts the claims of the session from 1, so that one may be repeated when its answer is lost: an older number hands out nothing new

@@ -64,6 +64,8 @@ class Laws:
     """Updates that a group may take part in."""
     credit_tokens: int = 32_768
     """Tokens that may be under way at once; more could not all be trained in time."""
+    credit_groups: int | None = None
+    """Groups that may be under way at once, for runs that cut by number of groups; then `credit_tokens` does not count."""
     fractions: Mapping[str, float] = field(default_factory=dict)
     """Share of credits and budget by environment. An environment that is not named shares what is left with the others that are not."""
     annotations: tuple[str, ...] = ()
@@ -219,6 +221,8 @@ class TermRecord:
     expires_at: float
     first_update: int
     """Where this life starts: the checkpoint it resumed from."""
+    former: tuple[str, ...] = ()
+    """Owners of earlier terms, whose lives are over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

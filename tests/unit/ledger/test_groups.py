@@ -143,9 +143,20 @@ def test_the_estimate_becomes_the_mean_of_what_groups_cost() -> None:
 def test_each_environment_has_its_share_of_the_credits() -> None:
     book = Notebook(Laws(credit_tokens=1000, fractions={"a": 0.2}))
     book.open("a/0/0", environment="a", first_estimate=150)
-    with pytest.raises(LimitError, match="a has 200 tokens"):
+    with pytest.raises(LimitError, match="a has 1 groups with 150 tokens"):
         book.open("a/0/1", environment="a", first_estimate=150)
     assert book.open("b/0/0", environment="b", first_estimate=800).created
+
+
+def test_credits_can_be_counted_in_groups() -> None:
+    book = Notebook(Laws(credit_groups=3, credit_tokens=1))
+    for index in range(3):
+        book.open(f"s/0/{index}", first_estimate=10**6)
+    with pytest.raises(LimitError, match="3 groups"):
+        book.open("s/0/3")
+    for member in range(2):
+        book.write("s/0/1", member, status=RolloutStatus.ENV_ERROR)
+    assert book.open("s/0/3").created
 
 
 def test_evaluation_groups_hold_no_credit_and_may_be_of_any_version() -> None:
