@@ -70,19 +70,33 @@ class RunConfig:
         """Where the run lives."""
         return RunDir((self.run.dir / self.run.name).resolve())
 
+    @property
+    def credit_tokens(self) -> int | None:
+        """Tokens that may be under way at once; more could not all be trained in time. None: groups are counted instead."""
+        tokens = self.freshness.tokens_per_update or self.batch.budget_tokens
+        return None if tokens is None else (self.freshness.max_lag + 1) * tokens
+
+    @property
+    def credit_groups(self) -> int | None:
+        """Groups that may be under way at once; None: tokens are counted instead."""
+        if self.freshness.tokens_per_update is not None or self.batch.groups_per_update is None:
+            return None
+        return (self.freshness.max_lag + 1) * self.batch.groups_per_update
+
     def _check_credits(self) -> None:
-        """Refuse credits that would run out before a batch is full: then workers would wait for the learner and it for them."""
-        credits = self.freshness.credit_tokens
+        """Refuse credits that would run out before a batch is full."""
+        if self.credit_tokens is None:
+            return
         group_tokens = self.actor.group_size * self.actor.max_tokens
         if self.batch.budget_tokens is not None:
-            needed = self.batch.budget_tokens + min(self.batch.budget_tokens, group_tokens)
+            needed = min(self.batch.budget_tokens, group_tokens)
         else:
             needed = (self.batch.groups_per_update or 1) * self.actor.group_size
-        if credits < needed:
+        if self.credit_tokens < needed:
             least = -(-needed // (self.freshness.max_lag + 1))
             raise ConfigError(
-                f"freshness.tokens_per_update = {self.freshness.tokens_per_update} gives {credits} credit tokens at max_lag {self.freshness.max_lag}, "
-                f"and a batch may need {needed}: no batch would ever be full; give {least} or more"
+                f"freshness.tokens_per_update = {self.freshness.tokens_per_update} gives {self.credit_tokens} credit tokens at max_lag "
+                f"{self.freshness.max_lag}, and a batch may need {needed}: no batch would ever be full; give {least} or more"
             )
 
 

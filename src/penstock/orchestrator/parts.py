@@ -24,7 +24,8 @@ def laws(config: RunConfig) -> Laws:
         min_group_size=freshness.min_group_size,
         max_retries=freshness.max_retries,
         max_reuse=freshness.max_reuse,
-        credit_tokens=freshness.credit_tokens,
+        credit_tokens=config.credit_tokens or 1,
+        credit_groups=config.credit_groups,
         fractions=config.fractions,
         endangered=freshness.endangered,
     )

@@ -159,13 +159,17 @@ def describe(config: RunConfig) -> str:
         f"           {config.inference.servers} inference server(s), {config.inference.engine}, {config.inference.threads} thread(s) each",
         *(f"           {env.replicas} worker(s) for {name} ({env.kind}), {env.concurrency} episodes at once each" for name, env in config.envs.items()),
         f"batch      {size} an update, {batch.order} first; groups of {actor.group_size}, at most {actor.max_tokens} tokens a reply",
-        f"credits    {freshness.credit_tokens} tokens under way = {freshness.tokens_per_update} an update x (max_lag {freshness.max_lag} + 1)",
+        f"credits    {_describe_credits(config)} under way at once (max_lag {freshness.max_lag})",
         *(f"           {name}: {f'{env.fraction:.0%}' if env.fraction is not None else 'an equal part of what is left'}" for name, env in config.envs.items()),
         f"algorithm  {config.algorithm.adv_estimator}, {config.algorithm.loss.name}, lr {config.learner.lr:g}",
         f"kept       a checkpoint every {config.weights.checkpoint_every_updates} updates, the newest {config.weights.checkpoints_kept}, and the first",
         f"eval       {_describe_eval(config)}",
     ]
     return "\n".join(lines)
+
+
+def _describe_credits(config: RunConfig) -> str:
+    return f"{config.credit_groups} groups" if config.credit_groups is not None else f"{config.credit_tokens} tokens"
 
 
 def _describe_eval(config: RunConfig) -> str:

@@ -65,8 +65,8 @@ class FreshnessSection:
 
     max_lag: int = 1
     """How many versions old a sampled token may be when it is trained on."""
-    tokens_per_update: int = 16_384
-    """Tokens that one update trains on, about; credits are a multiple of it."""
+    tokens_per_update: int | None = None
+    """Tokens that one update trains on, about; credits are a multiple of it. null: the size of a batch, in tokens or in groups."""
     min_group_size: int = 2
     """Usable members that a group needs."""
     max_retries: int = 3
@@ -78,13 +78,9 @@ class FreshnessSection:
 
     def __post_init__(self) -> None:
         for name, least in (("max_lag", 0), ("tokens_per_update", 1), ("min_group_size", 1), ("max_retries", 0), ("max_reuse", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be {least} or more, got {getattr(self, name)}")
-
-    @property
-    def credit_tokens(self) -> int:
-        """Tokens that may be under way at once; more could not all be trained in time."""
-        return (self.max_lag + 1) * self.tokens_per_update
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be {least} or more, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

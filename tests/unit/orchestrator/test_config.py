@@ -44,9 +44,16 @@ def test_settings_that_contradict_each_other_are_refused(run_yaml: Path) -> None
 
 def test_credits_that_could_never_fill_a_batch_are_refused_with_the_number_that_could(run_yaml: Path) -> None:
     tokens = ("batch.groups_per_update=null", "batch.budget_tokens=100", "freshness.max_lag=0")
-    # A group may take 4 x 8 = 32 tokens: with 99 of 100 tokens ready, one more group must still find credit.
-    assert complaint(run_yaml, *tokens, "freshness.tokens_per_update=131").endswith("give 132 or more")
-    assert load_run(run_yaml, [*tokens, "freshness.tokens_per_update=132"]).freshness.credit_tokens == 132
+    # A group may take 4 x 8 = 32 tokens, and one at least must find credit.
+    assert complaint(run_yaml, *tokens, "freshness.tokens_per_update=31").endswith("give 32 or more")
+    assert load_run(run_yaml, [*tokens, "freshness.tokens_per_update=32"]).credit_tokens == 32
+
+
+def test_credits_are_a_multiple_of_a_batch_in_the_unit_that_batches_are_cut_by(run_yaml: Path) -> None:
+    by_groups = load_run(run_yaml, ["freshness.max_lag=3"])
+    assert (laws(by_groups).credit_groups, by_groups.credit_tokens) == (8, None)
+    by_tokens = load_run(run_yaml, ["batch.groups_per_update=null", "batch.budget_tokens=100", "freshness.max_lag=3"])
+    assert (laws(by_tokens).credit_groups, laws(by_tokens).credit_tokens) == (None, 400)
 
 
 def test_the_laws_and_the_cut_are_those_of_the_config(run_yaml: Path) -> None:
