@@ -19,12 +19,15 @@ def take_term(
 ) -> Decision[TermRecord]:
     """Begin a learner's life at `checkpoint`. `owner` names this life; asking again for it gives the same term.
 
-    Refused with `ConflictError` while another owner renews, unless the caller knows that owner to be dead and names it in `replaces`.
+    Refused with `ConflictError` while another owner renews, unless the caller knows that owner to be dead and names it in `replaces`; with
+    `FencedError` for a life that was replaced, whose request is only late.
     """
     term = ledger.term
     if term is not None and term.owner == owner:
         renewed = replace(term, expires_at=now + ledger.laws.term_seconds)
         return Decision(renewed, (renewed,))
+    if term is not None and owner in term.former:
+        raise FencedError(f"{owner} has been replaced: a life has one term")
     if term is not None and now < term.expires_at and replaces != term.owner:
         raise ConflictError(f"term {term.term} belongs to {term.owner} for another {term.expires_at - now:.1f} s")
     if checkpoint not in ledger.checkpoints and not (checkpoint == 0 and not ledger.checkpoints):
@@ -35,6 +38,7 @@ def take_term(
         owner=owner,
         expires_at=now + ledger.laws.term_seconds,
         first_update=checkpoint,
+        former=() if term is None else (*term.former, term.owner),
     )
     undone = _undo_plans(ledger, past, checkpoint) if resume == "recut" else ()
     return Decision(record, (*undone, record))
