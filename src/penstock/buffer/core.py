@@ -79,7 +79,13 @@ class Buffer:
         self._load()
 
     def ledger(self, run: str) -> Ledger:
-        """The ledger of a run, to look at. Raises `UnknownError` if there is none."""
+        """The ledger of a run, to look at. Raises `UnknownError` if there is none, and `StoreError` between a failed commit and `reopen`.
+
+        Until then memory is ahead of the store: a rule that looked at both would see two different pasts.
+        """
+        failure = self._line.exception() if self._line.done() else None
+        if failure is not None:
+            raise failure
         found = self._ledgers.get(run)
         if found is None:
             raise UnknownError(f"no run {run}; there are {sorted(self._ledgers)}")
