@@ -1,0 +1,119 @@
+"""Settings of actors, environments, evaluation and of one worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.config import check_range
+from penstock.types import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorConfig:
+    """How episodes are played (`actor`)."""
+
+    group_size: int = 8
+    """Members of a group: tries at one problem that are compared with each other."""
+    max_tokens: int = 128
+    """Tokens of one reply."""
+    temperature: float = 1.0
+    max_episode_steps: int = 16
+    """Replies in one episode; more is a truncation."""
+    max_episode_tokens: int = 4096
+    """Tokens of the whole conversation; more is a truncation."""
+    episode_seconds: float = 600.0
+    """No further step is begun after this; a truncation."""
+    reply_seconds: float = 120.0
+    """A reply that takes longer is an infrastructure failure. Long enough for a server to be started again."""
+    step_seconds: float = 60.0
+    """An environment that takes longer to open, step or score is an infrastructure failure."""
+    template: str | None = None
+    """A built-in chat template to use in place of the model's own."""
+
+    def __post_init__(self) -> None:
+        for name in ("group_size", "max_tokens", "max_episode_steps"):
+            check_range(name, getattr(self, name), least=1)
+        check_range("max_episode_tokens", self.max_episode_tokens, least=2)
+        check_range("temperature", self.temperature, least=0)
+        for name in ("episode_seconds", "reply_seconds", "step_seconds"):
+            check_range(name, getattr(self, name), above=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfig:
+    """One environment of a run (`envs.<name>`)."""
+
+    kind: str
+    """Built-in name, name of an entry point `penstock.envs`, or `module:Class`."""
+    replicas: int = 1
+    """Worker processes."""
+    concurrency: int = 64
+    """Episodes in flight in each of them."""
+    fraction: float | None = None
+    """Share of credits and of the batch; environments without one divide the rest."""
+    latency_seconds: float = 0.0
+    """Waited before each step, for benchmarks."""
+    params: Mapping[str, Json] = field(default_factory=dict)
+    """Settings of the environment itself."""
+
+    def __post_init__(self) -> None:
+        check_range("replicas", self.replicas, least=1)
+        check_range("concurrency", self.concurrency, least=1)
+        check_range("fraction", self.fraction, above=0, most=1)
+        check_range("latency_seconds", self.latency_seconds, least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """How a run is evaluated on held-out problems (`eval`)."""
+
+    every_updates: int = 0
+    """Evaluate each time so many updates are done; 0: only before and after."""
+    problems: int = 512
+    """Held-out problems; all of them if there are fewer."""
+    samples: int = 4
+    """Sampled replies to each problem, beside the greedy one."""
+    temperature: float = 1.0
+    """Of the sampled replies."""
+    concurrency: int = 256
+    """Episodes in flight."""
+    max_retries: int = 3
+    """New tries after infrastructure failures."""
+    solved_reward: float = 1.0
+    """A reply with this reward or more has solved its problem."""
+
+    def __post_init__(self) -> None:
+        check_range("every_updates", self.every_updates, least=0)
+        for name in ("problems", "samples", "concurrency"):
+            check_range(name, getattr(self, name), least=1)
+        check_range("temperature", self.temperature, above=0)
+        check_range("max_retries", self.max_retries, least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One worker process: episodes of one environment."""
+
+    buffer_url: str
+    run: str
+    servers: tuple[str, ...]
+    """Inference servers, without `/v1`."""
+    model: Path
+    """Directory with the tokenizer and chat template of the model that they serve."""
+    environment: str
+    """Name of the environment in the run."""
+    env: EnvConfig
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    name: str = "worker"
+    """Names the worker in the buffer; its sessions are named after it."""
+    acks: Path | None = None
+    """File to which `uid digest` is appended for each rollout that the buffer has acknowledged."""
+    metrics: Path | None = None
+    seed: int = 0
+    """Of the run: which seeds groups get."""
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        check_range("servers", len(self.servers), least=1)

@@ -1,0 +1,142 @@
+"""A conversation as it grows: messages as people read them, tokens as models do, both in one trace."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.chat import ChatTemplate, Known, Piece, Rendered
+from penstock.errors import InvalidError
+from penstock.rollout.policy import Action
+from penstock.trace import Recorder
+from penstock.types import Int32Array, Message, Source, StepFacts, Trace
+
+_CACHED_PROMPTS = 1024
+
+
+class Prompts:
+    """A chat template that remembers how the last conversations opened: the members of a group open alike."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self.template = template
+        self._known: OrderedDict[tuple[Message, ...], Rendered] = OrderedDict()
+
+    def open(self, messages: tuple[Message, ...]) -> Rendered:
+        """As `ChatTemplate.open`."""
+        if any(message.tool_calls for message in messages):  # JSON objects cannot be looked up
+            return self.template.open(messages)
+        known = self._known.get(messages)
+        if known is None:
+            known = self._known[messages] = self.template.open(messages)
+            if len(self._known) > _CACHED_PROMPTS:
+                self._known.popitem(last=False)
+        return known
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Said:
+    """Tokens of a reply that stand in the conversation."""
+
+    ids: Int32Array
+
+
+class Dialogue:
+    """Belongs to one episode. `see` what the environment says, `say` what the agent does, in turns; tokens are only ever added."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._prompts = prompts
+        self._recorder = Recorder()
+        self._known: list[Known] = []
+        """The tokens on the path to the tip."""
+        self.messages: tuple[Message, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the conversation as the model sees it."""
+        return self._recorder.num_tokens
+
+    def ids(self) -> Int32Array:
+        """What the next reply continues."""
+        return self._recorder.ids()
+
+    def trace(self) -> Trace:
+        """What was recorded so far."""
+        return self._recorder.trace()
+
+    def see(self, messages: Sequence[Message], timestamp: int | None = None) -> None:
+        """Add messages of the environment.
+
+        Where the template would show what came before in another form (without its thinking, say), the trace forks there; what was sampled stays on its
+        own branch and is trained on there.
+        """
+        new = tuple(messages)
+        if not new:
+            raise InvalidError("the environment neither said anything nor ended the episode")
+        old, self.messages = self.messages, self.messages + new
+        template, first = self._prompts.template, 0
+        if not old:
+            pieces = self._prompts.open(new).pieces
+        elif template.extends(new, old[-1]):
+            pieces = template.delta(int(self._known[-1].ids[-1]), new, reply=old[-1]).pieces
+        else:
+            fork = template.refork(self.messages, self._known)
+            self._keep(fork.keep)
+            # Older messages that are shown again carry no mark: they were said once.
+            pieces, first = fork.pieces, len(old)
+        self._record(pieces, new, first, timestamp)
+
+    def say(self, action: Action, timestamp: int | None = None) -> int:
+        """Add what the agent did, and give the number of its message in the trace."""
+        recorder, reply = self._recorder, action.reply
+        recorder.open_message()
+        if reply is not None:
+            self._known.append(_Said(reply.ids))
+            recorder.append(reply.ids, Source.SAMPLED, logprobs=reply.logprobs, versions=reply.versions)
+        else:
+            self._inject(action.message.content)
+        self.messages = (*self.messages, action.message)
+        return recorder.close_message(action.message, inference=None if reply is None else reply.metadata, timestamp=timestamp)
+
+    def judge(self, mark: int, *, reward: float | None, step: StepFacts) -> None:
+        """Add to a message of the agent what the environment made of it."""
+        self._recorder.attach(mark, reward=reward, step=step)
+
+    def _inject(self, content: str) -> None:
+        template = self._prompts.template
+        ids = np.concatenate([template.encode_text(content), np.array(template.eos_ids[:1], np.int32)])
+        self._known.append(_Said(ids))
+        self._recorder.append(ids, Source.INJECTED)
+
+    def _keep(self, num_tokens: int) -> None:
+        """Go back to the first `num_tokens` tokens."""
+        self._recorder.rewind(num_tokens)
+        kept: list[Known] = []
+        for known in self._known:
+            if num_tokens > 0:
+                kept.append(_Said(known.ids[:num_tokens]))
+                num_tokens -= len(kept[-1].ids)
+        self._known = kept
+
+    def _record(self, pieces: Sequence[Piece], new: Sequence[Message], first: int, timestamp: int | None) -> None:
+        """Append pieces; those that spell a new message (their indices count from `first`) are marked as it. A message without any is marked too."""
+        num_marked = 0
+        for piece in pieces:
+            self._known.append(piece)
+            index = -1 if piece.message_index is None else piece.message_index - first
+            if index < num_marked:
+                self._recorder.append(piece.ids, piece.source)
+                continue
+            self._mark_silent(new[num_marked:index], timestamp)
+            self._recorder.open_message()
+            self._recorder.append(piece.ids, piece.source)
+            self._recorder.close_message(new[index], timestamp=timestamp)
+            num_marked = index + 1
+        self._mark_silent(new[num_marked:], timestamp)
+
+    def _mark_silent(self, messages: Sequence[Message], timestamp: int | None) -> None:
+        for message in messages:
+            self._recorder.open_message()
+            self._recorder.close_message(message, timestamp=timestamp)

@@ -1,0 +1,74 @@
+"""The dispatcher: opens the next groups of an environment while its credits last."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from penstock.buffer.api import OpenGroup
+from penstock.buffer.client import BufferClient
+from penstock.clock import Clock
+from penstock.envs.demonstrations import opening_messages
+from penstock.problems import Position, Split, group_id
+from penstock.rollout.config import ActorConfig
+from penstock.rollout.dialogue import Prompts
+from penstock.rollout.seeds import derived_seed
+from penstock.rollout.supply import Supply
+from penstock.types import Problem
+
+CREDIT_POLL_SECONDS = 0.05
+"""Credits come back when new weights are live. Asking costs little; an idle sampler costs more."""
+_GROUPS_AT_ONCE = 16
+
+
+class Dispatcher:
+    """For one environment. Others may do the same for it: opening a group twice opens it once, and both go on where the buffer's cursor stands."""
+
+    def __init__(self, client: BufferClient, supply: Supply, prompts: Prompts, actor: ActorConfig, *, seed: int, clock: Clock) -> None:
+        self._client, self._supply, self._prompts, self._actor, self._seed, self._clock = client, supply, prompts, actor, seed, clock
+        self._source = supply.source(Split.TRAIN)
+        self._source_name = supply.source_name(Split.TRAIN)
+        self._next = Position()
+        self._ahead: deque[OpenGroup] = deque()
+
+    async def run(self, waited: Callable[[float], None]) -> None:
+        """Open groups for ever.
+
+        takes: a problem        waits for: credit, returned when the weights that a group trained are live, or when it is dropped
+        gives: an open group    ends: never; a buffer that does not answer stops it
+        """
+        await self._catch_up()
+        while True:
+            while len(self._ahead) < _GROUPS_AT_ONCE:
+                self._ahead.append(self._group(self._next))
+                self._next = self._next.after(self._source.size)
+            opened = await self._client.open_groups(tuple(self._ahead))
+            for _ in range(opened.opened):
+                self._ahead.popleft()
+            if opened.created < opened.opened:  # somebody else is ahead
+                await self._catch_up()
+            if self._ahead:
+                await self._clock.sleep(CREDIT_POLL_SECONDS)
+                waited(CREDIT_POLL_SECONDS)
+
+    async def _catch_up(self) -> None:
+        """Go on after the last group that anybody has opened."""
+        last = (await self._client.status()).cursors.get(self._source_name)
+        self._next = Position() if last is None else Position(pass_=last[0], index=last[1]).after(self._source.size)
+        self._ahead.clear()
+
+    def _group(self, position: Position) -> OpenGroup:
+        problem = self._source.problem(position.pass_, position.index)
+        id = group_id(self._source_name, position)
+        return OpenGroup(
+            id=id,
+            environment=self._supply.name,
+            problem_id=problem.id,
+            size=self._actor.group_size,
+            seed=derived_seed(self._seed, "group", id),
+            first_estimate=self._actor.group_size * (self._prompt_tokens(problem) + self._actor.max_tokens),
+        )
+
+    def _prompt_tokens(self, problem: Problem) -> int:
+        """As far as the problem itself tells; what an environment adds shows in the running mean."""
+        return len(self._prompts.open(opening_messages(problem)).ids) if problem.prompt else 0

@@ -1,0 +1,90 @@
+"""What an agent is: somebody who is shown a situation and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from penstock.inference.client import Reply
+from penstock.types import Int32Array, Json, Message
+from penstock.wire import parse_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Situation:
+    """What a policy acts on: the conversation so far, and how much it may say."""
+
+    messages: tuple[Message, ...]
+    ids: Int32Array
+    """The same as tokens, up to where the reply begins. A policy that samples continues these and never tokenizes the messages again."""
+    max_tokens: int
+    seed: int
+    """Of this reply; another for each step of each try."""
+    deadline_seconds: float
+    """The episode fails if there is no action by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Action:
+    """What a policy does. Unpacks into structured action, raw output, logprobs and value estimate."""
+
+    message: Message
+    """What it adds to the conversation."""
+    type: Literal["text", "tool_call", "terminate"] = "text"
+    reply: Reply | None = None
+    """The sampled tokens; None for a policy that does not sample, whose words are recorded as injected and never trained on."""
+    truncated: bool = False
+    """A limit cut the reply off."""
+    value_estimate: float | None = None
+
+    @property
+    def structured(self) -> Json:
+        """`{"type": "text", "content": ...}`, `{"type": "tool_call", "name": ..., "arguments": ...}` (the first, if there are several) or `terminate`."""
+        if self.type == "tool_call":
+            function = self.message.tool_calls[0]["function"]
+            arguments = function["arguments"]
+            # OpenAI's API has them as JSON text; whoever looks at an action wants the values.
+            return {"type": "tool_call", "name": function["name"], "arguments": parse_json(arguments.encode()) if isinstance(arguments, str) else arguments}
+        return {"type": self.type, "content": self.message.content}
+
+    @property
+    def raw_output(self) -> str:
+        """What the model wrote, before anything was read into it."""
+        return self.message.content if self.reply is None else self.reply.text
+
+    @property
+    def logprobs(self) -> Json:
+        """`{"token_ids": [...], "logprobs": [...]}`, None if nothing was sampled."""
+        return None if self.reply is None else {"token_ids": self.reply.ids.tolist(), "logprobs": self.reply.logprobs.tolist()}
+
+    def __iter__(self) -> Iterator[Json]:
+        yield self.structured
+        yield self.raw_output
+        yield self.logprobs
+        yield self.value_estimate
+
+
+class AgentPolicy(Protocol):
+    """Decides. Shared by all episodes of a worker, so it keeps nothing about any of them."""
+
+    async def get_action(self, observation: Situation, available_tools_specs: Sequence[Json] | None = None) -> Action:
+        """What to do now. Raises `InfraError` if that cannot be found out."""
+
+
+class Sampler(Protocol):
+    """Whoever continues tokens: `InferenceClient`, several of them, or an engine in this process."""
+
+    async def complete(
+        self,
+        ids: Sequence[int] | Int32Array,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        request_id: str | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Reply:
+        """See `InferenceClient.complete`."""

@@ -1,0 +1,55 @@
+"""What a worker's environment is made of: its episodes, and the problem that each group is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from penstock.clock import Clock, SystemClock
+from penstock.envs import Delayed, Env, Environment, environment
+from penstock.errors import ConfigError, InvalidError
+from penstock.problems import ProblemSource, Split, parse_group_id
+from penstock.rollout.config import EnvConfig
+from penstock.types import Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Supply:
+    """An environment under the name that it has in a run."""
+
+    name: str
+    environment: Environment
+    latency_seconds: float = 0.0
+    clock: Clock = field(default_factory=SystemClock)
+
+    @classmethod
+    def of(cls, name: str, config: EnvConfig, clock: Clock | None = None) -> Supply:
+        """As configured. Raises `ConfigError` with the key that is wrong."""
+        try:
+            made = environment(config.kind, config.params)
+        except ConfigError as error:
+            raise ConfigError(f"envs.{name}: {error}") from None
+        return cls(name, made, config.latency_seconds, clock or SystemClock())
+
+    def source(self, split: Split) -> ProblemSource:
+        """Problems of a split."""
+        return self.environment.problems(split)
+
+    def source_name(self, split: Split) -> str:
+        """Name of a split's problems in group ids: no other environment of the run has it."""
+        return f"{self.name}:{self.source(split).name}"
+
+    def env(self) -> Env:
+        """For one episode."""
+        made = self.environment.make()
+        return Delayed(env=made, latency_seconds=self.latency_seconds, clock=self.clock) if self.latency_seconds > 0 else made
+
+    def problem(self, group_id: str, problem_id: str | None = None) -> Problem:
+        """The problem of a group. Raises `InvalidError` if it is not one of this environment, or not the one that the group was opened for."""
+        source_name, position = parse_group_id(group_id)
+        for split in Split:
+            if source_name == self.source_name(split):
+                problem = replace(self.source(split).problem(position.pass_, position.index), environment=self.name)
+                if problem_id is not None and problem.id != problem_id:
+                    raise InvalidError(f"group {group_id} was opened for problem {problem_id}, but with these settings it is {problem.id}")
+                return problem
+        raise InvalidError(f"group {group_id} is about {source_name}, which environment {self.name} does not have")

@@ -1,0 +1,100 @@
+"""The worker: a process that keeps many episodes of one environment in flight.
+
+    dispatch: problems -> open groups ─┐
+    claim:    free slots -> tickets <──┘ -> episodes -> finished rollouts -> write: batches -> buffer
+    beat:     every 2 s, or the session ends and its slots go to others
+
+One session is one life: when the buffer has ended it, its episodes are dropped and a new one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+from penstock.buffer.client import BufferClient
+from penstock.chat import ChatTemplate
+from penstock.errors import FencedError
+from penstock.inference.client import InferenceClient
+from penstock.metrics import JsonlSink, Metrics
+from penstock.rollout.config import WorkerConfig
+from penstock.rollout.dialogue import Prompts
+from penstock.rollout.engine_policy import EnginePolicy
+from penstock.rollout.episode import Setting
+from penstock.rollout.life import Desk, Life
+from penstock.rollout.reporting import Reporter
+from penstock.rollout.servers import LeastLoaded
+from penstock.rollout.supply import Supply
+from penstock.rollout.writing import AcksLog, Writer
+
+log = logging.getLogger(__name__)
+
+
+async def run_worker(config: WorkerConfig) -> None:
+    """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone."""
+    supply = Supply.of(config.environment, config.env)
+    prompts = Prompts(ChatTemplate.load(config.model, template=config.actor.template))
+    async with AsyncExitStack() as stack:
+        stop = stack.enter_context(_told_to_stop())
+        client = await stack.enter_async_context(BufferClient(config.buffer_url, config.run, token=config.token))
+        servers = [await stack.enter_async_context(InferenceClient(url, token=config.token)) for url in config.servers]
+        metrics = None
+        if config.metrics is not None:
+            metrics = Metrics(JsonlSink(config.metrics))
+            stack.callback(metrics.close)
+        writer = Writer(client, stack.enter_context(AcksLog(config.acks)))
+        policy = EnginePolicy(sampler=LeastLoaded(servers), template=prompts.template, temperature=config.actor.temperature)
+        setting = Setting(policy=policy, prompts=prompts, limits=config.actor)
+        await run_desk(Desk(config, client, writer, supply, setting, Reporter(metrics, config.environment)), stop)
+
+
+async def run_desk(desk: Desk, stop: asyncio.Event) -> None:
+    """Live one session after another until told to stop. Errors come out one at a time, not as groups."""
+    while not stop.is_set():
+        life = Life(desk)
+        if not await _begun(life, stop):
+            return
+        try:
+            await life.live(stop)
+        except BaseExceptionGroup as errors:
+            fenced, others = errors.split(FencedError)
+            if others is not None:
+                raise _first(others) from errors
+            log.warning("session %s is over, its episodes are dropped: %s", life.session, fenced and _first(fenced))
+
+
+async def _begun(life: Life, stop: asyncio.Event) -> bool:
+    """Begin a life; False if told to stop before the buffer has answered."""
+    beginning, stopping = asyncio.create_task(life.begin()), asyncio.create_task(stop.wait())
+    await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not beginning.done():
+        beginning.cancel()
+        return False
+    await beginning
+    return True
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group, however deep."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

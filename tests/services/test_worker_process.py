@@ -1,0 +1,302 @@
+"""Worker processes over a real buffer process, against a stub inference server in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.unit.rollout.stub_engine import StubEngine
+
+from penstock.buffer import api
+from penstock.buffer.client import BufferClient
+from penstock.chat import write_byte_tokenizer
+from penstock.errors import InvariantError
+from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
+from penstock.rollout.writing import AcksLog, Writer
+from penstock.types import CutRequest, Laws, Rollout, RolloutStatus, Trace
+from penstock.wire import decode_msgpack, parse_json
+
+SECONDS = 40.0
+CONFIG = """
+envs:
+  digits: {kind: sort, concurrency: 8}
+actor: {group_size: 4, max_tokens: 12, reply_seconds: 20}
+"""
+
+
+def sorting(prompt: str) -> str:
+    """Right for an even number of digits."""
+    digits = re.findall(r"sort (\d+)>", prompt)[-1]
+    return "".join(sorted(digits)) if len(digits) % 2 == 0 else digits
+
+
+class Stage:
+    """A buffer with an open run, a stub engine, and workers."""
+
+    def __init__(self, directory: Path, engine: StubEngine) -> None:
+        self.directory, self.engine = directory, engine
+        write_byte_tokenizer(directory / "model", "plain")
+        (directory / "config.yaml").write_text(CONFIG)
+        port_file = directory / "port"
+        command = [sys.executable, "-m", "penstock.buffer", "--dir", str(directory / "buffer"), "--port", "0", "--port-file", str(port_file)]
+        with (directory / "buffer.log").open("ab") as log:
+            self.buffer = subprocess.Popen(command, stderr=log)
+        deadline = time.monotonic() + SECONDS
+        while not port_file.exists():
+            assert self.buffer.poll() is None, (directory / "buffer.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{port_file.read_text()}"
+
+    def log(self, name: str = "w") -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+    def acks(self, name: str = "w") -> list[str]:
+        path = self.directory / "acks" / f"{name}.log"
+        return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+    @contextlib.contextmanager
+    def worker(self, name: str = "w", **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        words = ["--buffer", self.url, "--run", "run", "--server", self.engine.url, "--model", str(self.directory / "model"), "--env", "digits"]
+        words += ["--config", str(self.directory / "config.yaml"), "--name", name, "--acks", str(self.directory / "acks" / f"{name}.log")]
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", "penstock.rollout", *words], stderr=log, env=os.environ | environment)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with StubEngine(sorting, changes=False).running() as engine:
+        made = Stage(tmp_path, engine)
+        try:
+            yield made
+        finally:
+            made.buffer.kill()
+            made.buffer.wait()
+
+
+@pytest_asyncio.fixture
+async def client(stage: Stage) -> AsyncIterator[BufferClient]:
+    async with BufferClient(stage.url, "run") as opened:
+        yield opened
+
+
+async def open_run(client: BufferClient, *, credit_tokens: int = 600) -> None:
+    """A group is estimated at 4 x (about 11 + 12) tokens and costs about 40, so credits last for several."""
+    await client.open_run(Laws(credit_tokens=credit_tokens, session_seconds=2.0), "0" * 32)
+
+
+async def until(holds: Callable[[api.RunStatus], bool], client: BufferClient, process: subprocess.Popen[bytes] | None = None) -> api.RunStatus:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        status = await client.status()
+        if holds(status):
+            return status
+        assert time.monotonic() < deadline, status
+        assert process is None or process.poll() is None, "the worker has ended"
+        await asyncio.sleep(0.05)
+
+
+def ready(status: api.RunStatus) -> int:
+    found = status.environments.get("digits")
+    return 0 if found is None else found.groups.get("ready", 0)
+
+
+async def stopped(process: subprocess.Popen[bytes]) -> int:
+    process.send_signal(signal.SIGTERM)
+    return await ended(process)
+
+
+async def ended(process: subprocess.Popen[bytes]) -> int:
+    return await asyncio.to_thread(process.wait, SECONDS)
+
+
+async def test_a_worker_fills_groups_as_far_as_credits_last_and_goes_on_when_they_return(stage: Stage, client: BufferClient) -> None:
+    with stage.worker() as worker:  # started before there is a run: it waits for it
+        await open_run(client)
+        status = await until(lambda status: ready(status) >= 4 and status.environments["digits"].members.get("pending", 0) == 0, client, worker)
+        found = status.environments["digits"]
+        assert set(found.groups) == {"ready"}
+        # Groups are opened by an estimate and held at what they cost.
+        assert found.held_tokens <= 1.2 * found.credit_tokens
+        first = found.groups["ready"]
+        term = (await client.take_term(api.TakeTerm(owner="learner", checkpoint=0))).term
+        plan = (await client.cut(0, term, CutRequest(groups_per_update=2))).plan
+        assert plan is not None
+        groups = await client.fetch(plan)
+        await client.record(0, term, digest="1" * 32)
+        await client.publish(1, term)
+        await until(lambda status: ready(status) > first - 2, client, worker)
+    assert [group.id for group in groups] == ["digits:train/0/0", "digits:train/0/1"]
+    said = {tuple(reply["token_ids"]): reply["logprobs"]["token_logprobs"] for reply in stage.engine.replies}
+    for group in groups:
+        assert [rollout.member for rollout in group.rollouts] == [0, 1, 2, 3]
+        for rollout in group.rollouts:
+            segment = rollout.trace.segments[-1]
+            assert segment.logprobs is not None
+            assert said[tuple(segment.ids.tolist())] == segment.logprobs.tolist()
+            assert rollout.reward == float(len(segment.ids) % 2 == 1)  # digits and the end token
+    seeds = [request["seed"] for request in stage.engine.requests]
+    assert len(set(seeds)) == len(seeds)
+
+
+async def test_a_worker_that_is_told_to_stop_leaves_in_good_order(stage: Stage, client: BufferClient) -> None:
+    await open_run(client)
+    with stage.worker() as worker:
+        await until(lambda status: ready(status) >= 2, client, worker)
+        stage.engine.always = "hang"
+        await client.open_run(Laws(credit_tokens=5000, session_seconds=60.0), "0" * 32)
+        deadline = time.monotonic() + SECONDS
+        while len(stage.engine.requests) - len(stage.engine.replies) < 8:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait, 10) == 0, stage.log()
+    # The session would have lasted a minute; its slots are free at once, and nothing counts as a failure.
+    await client.open_session("next", "next")
+    slots = await client.claim("next", 4096, environments=["digits"], wait_seconds=0)
+    assert sorted(slot.retry for slot in slots)[-9:] == [0] + [1] * 8
+    stored = stage.acks()
+    members = (await client.status()).environments["digits"].members
+    assert len(stored) == len(set(stored)) == members["accepted"]
+
+
+@pytest.mark.parametrize("point", ["worker.after_claim", "worker.mid_episode", "worker.before_write", "worker.after_write"])
+async def test_what_a_killed_worker_had_not_written_is_done_by_the_next(stage: Stage, client: BufferClient, point: str) -> None:
+    await open_run(client)
+    with stage.worker("a", PENSTOCK_DIE_AT=f"{point}:3") as first:
+        assert await ended(first) == -signal.SIGKILL, stage.log("a")
+    with stage.worker("b") as second:
+        status = await until(lambda status: ready(status) >= 4 and status.environments["digits"].members.get("pending", 0) == 0, client, second)
+        assert await stopped(second) == 0, stage.log("b")
+    found = status.environments["digits"]
+    assert set(found.groups) == {"ready"}
+    assert set(found.members) == {"accepted"}
+    assert status.imbalance == 0
+    noted = stage.acks("a") + stage.acks("b")
+    assert len(noted) == len(set(noted))
+    # A kill may come between the store's answer and the note of it, never the other way round.
+    assert len(noted) <= found.members["accepted"]
+    for uid in noted:
+        with urllib.request.urlopen(f"{stage.url}/v1/runs/run/rollouts/{uid}", timeout=10) as stored:  # noqa: ASYNC210 (nothing else runs on this loop)
+            assert decode_msgpack(stored.read(), Rollout).rollout_uid == uid
+
+
+async def test_a_worker_whose_session_is_over_begins_another(stage: Stage, client: BufferClient) -> None:
+    await open_run(client)
+    with stage.worker() as worker:
+        await until(lambda status: ready(status) >= 2, client, worker)
+        worker.send_signal(signal.SIGSTOP)
+        await client.open_session("watch", "watch")
+        deadline = time.monotonic() + SECONDS
+        while "lost w" not in (stage.directory / "buffer.log").read_text():
+            assert time.monotonic() < deadline
+            await client.beat("watch")
+            await asyncio.sleep(0.1)
+        worker.send_signal(signal.SIGCONT)
+        await client.open_run(Laws(credit_tokens=5000, session_seconds=2.0), "0" * 32)
+        await until(lambda status: ready(status) >= 20, client, worker)
+    assert "is over, its episodes are dropped" in stage.log()
+
+
+async def test_a_rollout_that_the_buffer_refuses_is_stored_as_a_failure_and_its_slot_is_free(stage: Stage, client: BufferClient) -> None:
+    await open_run(client)
+    stage.engine.version = 9  # nobody has recorded it
+    with stage.worker() as worker:
+        status = await until(lambda status: any("too_few" in state for found in status.environments.values() for state in found.groups), client, worker)
+    assert any("failed" in state for state in status.environments["digits"].members)
+    assert "9 was never recorded" in stage.log()
+
+
+async def test_one_rollout_that_cannot_be_sent_does_not_keep_the_others(client: BufferClient, tmp_path: Path) -> None:
+    await open_run(client)
+    group = api.OpenGroup(id="s/0/0", environment="env", problem_id="p", size=3)
+    await client.open_groups([group])
+
+    def failed(member: int, metadata: dict[str, object]) -> Rollout:
+        return Rollout(
+            run="run",
+            environment="env",
+            problem_id="p",
+            group_id="s/0/0",
+            member=member,
+            retry=0,
+            rollout_uid=f"u{member}",
+            trace=Trace(segments=()),
+            status=RolloutStatus.ENV_ERROR,
+            failure="invalid",
+            metadata=metadata,
+        )
+
+    with AcksLog(tmp_path / "acks.log") as acks:
+        writer = Writer(client, acks)
+        assert await writer.write([failed(0, {}), failed(1, {})]) == ["accepted", "accepted"]
+        assert await writer.write([failed(0, {})]) == ["accepted"]
+        assert await writer.write([failed(0, {"other": 1})]) == ["late"]
+        with pytest.raises(InvariantError, match="u2"):
+            await writer.write([failed(2, {"bad": float("nan")})])
+    assert [line.split()[0] for line in (tmp_path / "acks.log").read_text().splitlines()] == ["u0", "u1", "u0"]
+
+
+async def test_an_evaluation_is_stored_beside_the_run_and_nobody_else_is_given_its_slots(stage: Stage, client: BufferClient, tmp_path: Path) -> None:
+    from penstock.rollout.evaluate import EvaluationConfig, evaluate
+    from penstock.testing.inference import random_model, write_model
+
+    await open_run(client)
+    write_model(tmp_path / "tiny", random_model("llama"))
+    config = EvaluationConfig(
+        model=tmp_path / "tiny",
+        environment="digits",
+        env=EnvConfig(kind="sort"),
+        actor=ActorConfig(max_tokens=4, template="plain"),
+        eval=EvalConfig(problems=40, samples=2),
+    )
+    result = await evaluate(config, buffer=client, acks=tmp_path / "acks" / "eval.log")
+    assert (result.num_problems, result.errors) == (40, {})
+    assert len(stage.acks("eval")) == 40 * 3
+    await client.open_session("s", "worker")
+    assert await client.claim("s", 8, wait_seconds=0) == ()
+    term = (await client.take_term(api.TakeTerm(owner="learner", checkpoint=0))).term
+    assert (await client.cut(0, term, CutRequest(groups_per_update=1), wait_seconds=0)).plan is None
+    await evaluate(config, buffer=client, acks=tmp_path / "acks" / "again.log")  # what is stored stays as it is
+    assert stage.acks("again") == []
+    with urllib.request.urlopen(f"{stage.url}/v1/runs/run/ledger", timeout=10) as answer:  # noqa: ASYNC210 (nothing else runs on this loop)
+        ledger = parse_json(answer.read())
+    assert ledger["imbalance"] == 0
+    assert [(found["environment"], found["purpose"], found["groups"]) for found in ledger["balances"]] == [("digits:eval", "eval", {"ready": 80})]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--env", "letters"], "envs.letters"),
+        (["--model", "nowhere"], "nowhere"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(tmp_path: Path, words: list[str], told: str) -> None:
+    write_byte_tokenizer(tmp_path / "model", "plain")
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    usual = {"--buffer": "http://127.0.0.1:9", "--run": "run", "--server": "http://127.0.0.1:9", "--env": "digits"}
+    usual |= {"--model": str(tmp_path / "model"), "--config": str(tmp_path / "config.yaml")}
+    usual |= dict(zip(words[::2], words[1::2], strict=True))
+    command = [sys.executable, "-m", "penstock.rollout", *(word for pair in usual.items() for word in pair)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert refused.returncode == 2
+    assert told in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
