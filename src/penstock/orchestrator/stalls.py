@@ -37,7 +37,7 @@ def _explain_environment(name: str, found: EnvironmentStatus) -> str:
     if groups["bound"]:
         return f"{facts}; the learner is at work on a batch"
     if groups["ready"]:
-        return f"{facts}; the learner waits for more than credits allow: raise freshness.tokens_per_update"
+        return f"{facts}; they wait for the learner, or for groups of another environment"
     return f"{facts}; the workers open no group"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from penstock.buffer.api import RunStatus
 from penstock.buffer.client import BufferClient
 from penstock.clock import Clock
-from penstock.errors import PenstockError, ProcessError
+from penstock.errors import ProcessError, StoreError
 from penstock.metrics import Last, Metrics, Record, named
 from penstock.orchestrator.sections import RunSection
 from penstock.orchestrator.stalls import explain_stall
@@ -48,7 +48,7 @@ class Watch:
     async def _look(self) -> RunStatus | None:
         try:
             return await self._buffer.status()
-        except PenstockError:
+        except StoreError:
             return None
 
     def _note(self, status: RunStatus) -> None:
@@ -58,7 +58,8 @@ class Watch:
         self.updates_done = status.next_update
         self._progress_at = self._warned_at = now
         self._children.progress()
-        self._metrics.emit(status.next_update, *ledger_records(status))
+        restarts = [Last(named("process/<part>/restarts", part=part.name), part.restarts) for part in self._children.status() if part.restarts]
+        self._metrics.emit(status.next_update, *ledger_records(status), *restarts)
         if now - self._said_at >= SAY_SECONDS:
             self._said_at = now
             log.info("%d of %d updates done, version %d is the newest", status.next_update, self._section.updates, status.newest.version)

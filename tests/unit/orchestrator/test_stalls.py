@@ -33,7 +33,7 @@ def status(groups: Mapping[str, int], *, members: Mapping[str, int] | None = Non
         (status({"open": 3}, members={"pending": 7}), "7 replies are waited for"),
         (status({"complete": 2}), "annotations are waited for"),
         (status({"bound": 2}), "the learner is at work"),
-        (status({"ready": 2}, held=990), "990 of 1000 credit tokens held; the learner waits for more than credits allow"),
+        (status({"ready": 2}, held=990), "990 of 1000 credit tokens held; they wait for the learner"),
         (status({"spent": 9, "dropped(stale)": 2}), "the workers open no group"),
         (status({"open": 3}, live=3), "the servers to take version 4; live is 3"),
     ],
