@@ -12,6 +12,7 @@ from penstock.errors import ConflictError, FencedError, InvalidError
 from penstock.inference.loop import EngineLoop
 from penstock.inference.weights import served_from_digest
 from penstock.models.weights import weights_path
+from penstock.process.points import reach
 from penstock.wire import check_id, parse_json
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ class WeightsDesk:
         engine, events = self._loop.engine, asyncio.get_running_loop()
         architecture = engine.served.weights.architecture
         new = await asyncio.to_thread(served_from_digest, weights_dir, architecture, policy=push.policy, version=push.version, digest=push.digest)
+        reach("server.before_swap")
         start = events.time()
         await self._loop.call(lambda: engine.swap(new, keep_kv=self._keeps_kv))
+        reach("server.after_swap")
         log.info("version %d (%s) is served; replies stood still for %.3f s", push.version, push.digest, events.time() - start)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from penstock.errors import InfraError, LimitError, PenstockError
 from penstock.inference.engine.core import Engine
 from penstock.inference.engine.requests import Choice, Request
+from penstock.process.points import reach
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,8 @@ class EngineLoop:
                 self._obey()
                 if self.engine.has_work and not self._is_closed:
                     self._tell(self.engine.step())
+                    if self.engine.num_running:
+                        reach("server.mid_reply")
         except Exception:
             log.exception("the engine failed; the server stops")
             self.has_failed = True

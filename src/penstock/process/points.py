@@ -3,8 +3,10 @@
     PENSTOCK_DIE_AT=learner.after_record        dies the first time it gets there
     PENSTOCK_DIE_AT=learner.after_record:3      the third time
     PENSTOCK_DIE_ONCE=<file>                    only if the file does not exist yet; it is made just before
+    PENSTOCK_DIE_PLAN=<file>                    one such point a line: each part dies at its own lines in order, one in each life
 
-Without the variables nothing happens and nothing is looked up.
+A line of a plan, numbered from 0, is done when `<file>.<number>` exists; that is made just before. Without the variables nothing happens and nothing
+is looked up.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 POINTS = frozenset(
@@ -42,21 +46,51 @@ POINTS = frozenset(
 """Every point there is."""
 
 _seen: Counter[str] = Counter()
-_wanted, _, _count = os.environ.get("PENSTOCK_DIE_AT", "").partition(":")
+_told = bool(os.environ.keys() & {"PENSTOCK_DIE_AT", "PENSTOCK_DIE_PLAN"})
 
 
 def reach(point: str) -> None:
     """The process is at `point`. Usually nothing; SIGKILL if this is where it was told to die."""
     assert point in POINTS, point
-    if point != _wanted:
+    if not _told:
         return
     _seen[point] += 1
-    if _seen[point] != int(_count or 1):
-        return
-    once = os.environ.get("PENSTOCK_DIE_ONCE")
-    if once is not None:
+    death = _death(point.partition(".")[0])
+    if death is not None and (death.point, death.count) == (point, _seen[point]) and death.is_first():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Death:
+    point: str
+    count: int
+    """Which time that the point is reached."""
+    marker: Path | None
+    """Says that it has happened."""
+
+    def is_first(self) -> bool:
+        """Whether it has not happened yet; from now on it has."""
+        if self.marker is None:
+            return True
         try:
-            Path(once).touch(exist_ok=False)
+            self.marker.touch(exist_ok=False)
         except FileExistsError:
-            return
-    os.kill(os.getpid(), signal.SIGKILL)
+            return False
+        return True
+
+
+# Once in a life: a process that lives on after its turn was taken by another must not take the next one.
+@cache
+def _death(part: str) -> _Death | None:
+    """Where this process, being that part, is to die."""
+    at, plan = os.environ.get("PENSTOCK_DIE_AT"), os.environ.get("PENSTOCK_DIE_PLAN")
+    if at is not None:
+        once = os.environ.get("PENSTOCK_DIE_ONCE")
+        return _parsed(at, Path(once) if once else None)
+    deaths = (_parsed(line, Path(f"{plan}.{number}")) for number, line in enumerate(Path(plan).read_text().splitlines())) if plan else ()
+    return next((death for death in deaths if death.point.startswith(f"{part}.") and death.marker and not death.marker.exists()), None)
+
+
+def _parsed(text: str, marker: Path | None) -> _Death:
+    point, _, count = text.partition(":")
+    return _Death(point=point, count=int(count or 1), marker=marker)
