@@ -59,7 +59,7 @@ class LocalEngine:
         policy: str = "policy",
         version: int = 0,
         threads: int = 1,
-        limits: EngineLimits | None = None,
+        max_running: int = 128,
         template: ChatTemplate | None = None,
     ) -> LocalEngine:
         """The weights `digest` from `weights_dir`, or those of the model directory if there is no digest. Raises `ConfigError` or `WeightsError`."""
@@ -71,7 +71,7 @@ class LocalEngine:
             served = served_from_digest(weights_dir, architecture, policy=policy, version=version, digest=digest)
         else:
             raise ConfigError(f"weights {digest} are asked for, but there is no directory to find them in")
-        return cls(served, limits or EngineLimits(), template or load_template(model))
+        return cls(served, EngineLimits(max_running=max_running), template or load_template(model))
 
     @property
     def served(self) -> ServedWeights:

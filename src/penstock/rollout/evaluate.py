@@ -16,7 +16,6 @@ from typing import Literal
 from penstock.buffer.api import OpenGroup
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
-from penstock.inference.config import EngineLimits
 from penstock.metrics import Mean, Record, named
 from penstock.problems import Position, Split, group_id
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
@@ -109,7 +108,7 @@ async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = No
         digest=config.digest,
         version=config.version,
         threads=config.threads,
-        limits=EngineLimits(max_running=config.eval.concurrency),
+        max_running=config.eval.concurrency,
         template=prompts.template,
     )
     rounds = _Rounds(config, supply, prompts, engine, run="eval" if buffer is None else buffer.run)

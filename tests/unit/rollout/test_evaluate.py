@@ -14,7 +14,6 @@ import torch
 from penstock.chat import ChatTemplate
 from penstock.envs import Observation, Reply, Rewards
 from penstock.errors import ConfigError, EnvError, InfraError, InvalidError, WeightsError
-from penstock.inference.config import EngineLimits
 from penstock.inference.local import LocalEngine
 from penstock.metrics import MemorySink, Metrics
 from penstock.models import keep_weights, model_tensors
@@ -155,7 +154,7 @@ async def test_weights_that_are_not_there_are_told(model: tuple[Path, Any], tmp_
 async def test_replies_do_not_depend_on_what_is_computed_beside_them(model: tuple[Path, Any]) -> None:
     prompts = [list(f"{name}>".encode()) for name in "abcdefgh"]
     alone = [await LocalEngine.load(model[0]).complete(prompt, max_tokens=8, seed=3) for prompt in prompts]
-    engine = LocalEngine.load(model[0], limits=EngineLimits(max_running=3), version=4)
+    engine = LocalEngine.load(model[0], max_running=3, version=4)
     together = await asyncio.gather(*(engine.complete(prompt, max_tokens=8, seed=3) for prompt in prompts))
     for one, other in zip(alone, together, strict=True):
         assert one.ids.tolist() == other.ids.tolist()
