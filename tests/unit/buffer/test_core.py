@@ -67,13 +67,12 @@ def test_a_failed_commit_stops_every_verb_until_the_store_is_reopened() -> None:
     buffer, store = buffer_on(disk)
     buffer.open_run("run", Laws(), "weights-0")
     store.sync_now()
-    disk.refuses_syncs = True
+    disk.refuses_writes = True
     open_group(buffer)
-    store.sync_now()
     for verb in (lambda: buffer.ledger("run"), lambda: open_group(buffer, "g/0/1"), lambda: buffer.renew_term("run", 1)):
         with pytest.raises(StoreError):
             verb()
-    disk.refuses_syncs = False
+    disk.refuses_writes = False
     buffer.reopen()
     assert buffer.ledger("run").groups == {}
     open_group(buffer)
