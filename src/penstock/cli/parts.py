@@ -137,12 +137,19 @@ def learner(
     run_until_told(run_learner(learner_config(config, run_dir, buffer, tuple(server), owner=owner, replaces=replaces)))
 
 
-def spare(modules: Annotated[list[str], typer.Argument(help="What to import while waiting.")]) -> None:
-    """Import what takes long, then wait for the real arguments: one line of JSON on stdin."""
+def spare(
+    modules: Annotated[list[str], typer.Argument(help="What to import while waiting.")],
+    model: Annotated[Path | None, typer.Option(help="Model to load once: most of the time goes into what its first loading imports.")] = None,
+) -> None:
+    """Load what takes long, then wait for the real arguments: one line of JSON on stdin."""
     from penstock.cli.main import main
 
     for module in modules:
         importlib.import_module(module)
+    if model is not None:
+        from penstock.models import load_model
+
+        load_model(model)
     line = sys.stdin.readline()
     # Nothing more to come means that nobody needs a spare any more.
     if line:

@@ -15,7 +15,7 @@ from penstock.types import Version
 
 PROGRAM = (sys.executable, "-m", "penstock")
 SPARE_MODULES = ("penstock.learner.process", "penstock.orchestrator.config")
-"""What a waiting learner has imported: torch, above all."""
+"""What a waiting learner has imported, besides what its model needs."""
 _READY_SECONDS = 120.0
 
 Owners = Callable[[int], Awaitable[Sequence[str]]]
@@ -85,7 +85,7 @@ def _learner(config: RunConfig, run_dir: RunDir, ports: Ports, owners: Owners) -
     async def arguments(start: int) -> Sequence[str]:
         return [*words, *await owners(start)]
 
-    spare = ("spare", *SPARE_MODULES) if config.run.spare_learner else ()
+    spare = ("spare", "--model", str(config.model.path), *SPARE_MODULES) if config.run.spare_learner else ()
     return _spec(run_dir, "learner", arguments, threads=config.learner.threads, ends=True, spare=spare)
 
 

@@ -93,8 +93,8 @@ class Child:
 async def start_child(words: Sequence[str], *, log: Path, environment: Mapping[str, str], with_pipe: bool = False) -> Child:
     """Start a command; stdout and stderr are appended to `log`, after a line that says so. Raises `OSError` if it cannot be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    note(log, f"start: {' '.join(words)}")
     with log.open("ab", buffering=0) as file:
-        file.write(f"--- {datetime.now(UTC).isoformat(timespec='milliseconds')} start: {' '.join(words)}\n".encode())
         process = await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.PIPE if with_pipe else asyncio.subprocess.DEVNULL,
@@ -105,3 +105,9 @@ async def start_child(words: Sequence[str], *, log: Path, environment: Mapping[s
             start_new_session=True,
         )
     return Child(process)
+
+
+def note(log: Path, sentence: str) -> None:
+    """Append a line to a child's log, between its own."""
+    with log.open("ab", buffering=0) as file:
+        file.write(f"--- {datetime.now(UTC).isoformat(timespec='milliseconds')} {sentence}\n".encode())

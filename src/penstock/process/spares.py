@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from penstock.clock import Clock
-from penstock.process.child import Child, ChildSpec, start_child
+from penstock.process.child import Child, ChildSpec, note, start_child
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class Spare:
             child.kill()
             await child.wait()
             return None
+        note(self._spec.log, f"the spare takes over: {' '.join(arguments)}")
         return child
 
     async def stop(self) -> None:

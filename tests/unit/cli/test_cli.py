@@ -156,3 +156,10 @@ def test_stopping_a_run_that_does_not_run_is_no_error(tmp_path: Path) -> None:
 def test_a_child_whose_parent_is_gone_ends_at_once() -> None:
     done = subprocess.run([sys.executable, "-m", "penstock", "--help"], env={**os.environ, "PENSTOCK_PARENT": "1"}, capture_output=True)
     assert done.returncode == -9
+
+
+def test_a_spare_runs_the_verb_that_it_is_told_and_ends_quietly_when_nobody_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(["status", "absent", "--dir", str(tmp_path)]) + "\n"))
+    assert "no run 'absent'" in refused("spare", "json")[1]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert penstock("spare", "json") == (0, "", "")
