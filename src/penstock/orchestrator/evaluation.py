@@ -24,35 +24,46 @@ class Evaluator:
 
     def __init__(self, config: RunConfig, run_dir: RunDir, children: Supervisor) -> None:
         self._config, self._run_dir, self._children = config, run_dir, children
-        self._asked: asyncio.Queue[tuple[int, Version]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[int, Version]] = asyncio.Queue()
+        self._asked: set[int] = set()
 
     def ask(self, update: int, version: Version) -> None:
         """Evaluate the weights that are newest after `update` updates. A result that is there already stays."""
-        if eval_result(self._run_dir, update).exists():
+        if update in self._asked or eval_result(self._run_dir, update).exists():
             return
+        self._asked.add(update)
         name = f"{version.digest}.safetensors"
         # A name of its own, now: the learner removes weights that have gone out of use.
         with contextlib.suppress(FileExistsError):
             os.link(self._run_dir.weights / name, self._run_dir.evals / name)
-        self._asked.put_nowait((update, version))
+        self._queue.put_nowait((update, version))
 
     async def work(self) -> None:
         """Evaluate for as long as the run lasts. One child at a time: training needs the cores."""
         while True:
-            update, version = await self._asked.get()
+            update, version = await self._queue.get()
             spec = eval_child(self._config, self._run_dir, update, version)
             self._children.add(spec)
             await self._children.ended(spec.name)
             self._children.forget(spec.name)
             found = read_result(self._run_dir, update)
             log.info("held out after %d updates: greedy %s, sampled %s", update, found.greedy, found.sampled)
-            self._asked.task_done()
+            self._queue.task_done()
 
     async def done(self) -> None:
         """Wait until everything that was asked for is evaluated, then let go of the copies."""
-        await self._asked.join()
+        await self._queue.join()
         for path in self._run_dir.evals.glob("*.safetensors"):
             path.unlink()
+
+
+def is_due(before: int | None, now: int, every_updates: int) -> bool:
+    """Whether a multiple of `every_updates` was reached since `before` updates were done; None: this is the first look.
+
+    >>> is_due(18, 21, 10), is_due(20, 29, 10), is_due(None, 20, 10), is_due(0, 5, 0)
+    (True, False, False, False)
+    """
+    return every_updates > 0 and before is not None and before // every_updates < now // every_updates
 
 
 def read_result(run_dir: RunDir, update: int) -> HeldOut:

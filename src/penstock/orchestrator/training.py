@@ -21,7 +21,7 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError, ProcessError, UnknownError, first_cause
 from penstock.metrics import JsonlSink, Metrics
 from penstock.orchestrator.config import RunConfig
-from penstock.orchestrator.evaluation import Evaluator, read_result
+from penstock.orchestrator.evaluation import Evaluator, is_due, read_result
 from penstock.orchestrator.plan import Ports, RunPlan, plan_run
 from penstock.orchestrator.rundir import RunDir
 from penstock.orchestrator.state import Phase, RunState, read_state, write_state
@@ -52,7 +52,7 @@ class Training:
         self._plan: RunPlan = plan_run(config, self._run_dir, self._ports, self._owner_words)
         self._phase = Phase.STARTING
         self._reason: str | None = None
-        self._updates_done = 0
+        self._updates_done: int | None = None
         self._children: Supervisor | None = None
         self._meter = _Meter(clock)
         self._earlier = Costs()
@@ -69,7 +69,7 @@ class Training:
             self._reason = str(first_cause(error))
             self._enter(Phase.FAILED)
             raise first_cause(error) from None
-        before, after = (read_result(self._run_dir, update) for update in (0, self._updates_done))
+        before, after = (read_result(self._run_dir, update) for update in (0, self._updates_done or 0))
         summary = summarize(self._run_dir, self._name, self._costs(), before, after)
         write_summary(self._run_dir.summary, summary)
         self._enter(Phase.FINISHED)
@@ -119,9 +119,8 @@ class Training:
         children.add(plan.learner)
         for server in plan.servers:
             children.add(server)
-        status = await self._opened(buffer)
-        if status.next_update == 0:
-            evaluator.ask(0, status.newest)
+        await self._opened(buffer)
+        evaluator.ask(0, (await buffer.versions())[0])
         await children.ready(plan.servers[0].name)
         for worker in plan.workers:
             children.add(worker)
@@ -142,9 +141,8 @@ class Training:
 
     def _seen(self, status: RunStatus, evaluator: Evaluator) -> None:
         """Remember how far the run is, and evaluate when it is time."""
-        every, before = self._config.eval.every_updates, self._updates_done
-        self._updates_done = status.next_update
-        if every and before and before // every < status.next_update // every:
+        before, self._updates_done = self._updates_done, status.next_update
+        if is_due(before, status.next_update, self._config.eval.every_updates):
             evaluator.ask(status.next_update, status.newest)
         self._write_state()
 
@@ -190,7 +188,7 @@ class Training:
             orchestrator=identify(os.getpid()),
             buffer_url=self._ports.buffer_url,
             updates=self._config.run.updates,
-            updates_done=self._updates_done,
+            updates_done=self._updates_done or 0,
             parts=self._children.status() if self._children is not None else (),
             reason=self._reason,
             wall_seconds=costs.wall_seconds,
