@@ -19,6 +19,9 @@ _RESOLVERS = (
 )
 
 
+_ODD_BREAKS = re.compile(r"[\r\x85\u2028\u2029]")
+
+
 class _Loader(yaml.SafeLoader):
     """Safe, with the scalars of YAML 1.2: no `yes`, no octal `010`, no sexagesimal `1:30`, no dates."""
 
@@ -42,11 +45,16 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Text with any line break but `\\n` is written with escapes: the reader would fold it into another one."""
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _ODD_BREAKS.search(text) else None)
+
 
 def _whole(pattern: re.Pattern[str]) -> re.Pattern[str]:
     return re.compile(f"(?:{pattern.pattern})$")
 
 
+_Dumper.add_representer(str, _Dumper.represent_text)
 for _tag, _pattern, _first in _RESOLVERS:
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole(_pattern), list(_first))
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole(_pattern), list(_first))

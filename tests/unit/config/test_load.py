@@ -186,7 +186,7 @@ def test_scalars_are_what_people_mean(text: str, value: object) -> None:
 
 
 TEXTS = st.text(max_size=10) | st.sampled_from(
-    ["on", "1e-4", "010", "~", "null", "", "true", "1:30", "2024-01-01", "0x1", "<<", "=", "- a", "a: b", "#x", "1_0"]
+    ["on", "1e-4", "010", "~", "null", "", "true", "1:30", "2024-01-01", "0x1", "<<", "=", "- a", "a: b", "#x", "1_0", "\x85", "a\u2028b", "\r\n", "\ufeff"]
 )
 CONFIGS = st.builds(
     Config,

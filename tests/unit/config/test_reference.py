@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.config import page, reference
+from penstock.orchestrator.config import RunConfig
 from penstock.types import CutRequest, Laws
 
 
@@ -51,7 +52,7 @@ def test_every_key_has_its_type_default_and_meaning() -> None:
 
 def test_the_page_is_what_the_sections_say() -> None:
     written = (Path(__file__).parents[3] / "docs" / "config.md").read_text()
-    assert written == page([Laws, CutRequest]), "run: python -m penstock.config penstock.types.ledger:Laws penstock.types.ledger:CutRequest > docs/config.md"
+    assert written == page([RunConfig]), "run: python -m penstock.config penstock.orchestrator.config:RunConfig > docs/config.md"
 
 
 def test_the_page_can_be_printed() -> None:
