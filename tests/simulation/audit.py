@@ -43,6 +43,7 @@ class Audit:
         self.members: dict[tuple[str, int], MemberRecord] = {}
         self.rollouts: dict[str, RolloutRecord] = {}
         self.plans: dict[int, Plan] = {}
+        self._planned: dict[int, set[str]] = {}
         self.outcomes: dict[int, Outcome] = {}
         self.versions: dict[int, Version] = {}
         self.checkpoints: dict[int, CheckpointRecord] = {}
@@ -68,7 +69,7 @@ class Audit:
         for update in range(len(self.outcomes) + 1):
             plan = store.plan(RUN, update)
             if plan is not None and not plan.void:
-                self.plans[update] = plan
+                self._keep_plan(plan)
 
     @property
     def newest_version(self) -> int:
@@ -101,6 +102,7 @@ class Audit:
         for record in records:
             if isinstance(record, GroupRecord):
                 self._check_whole(before[record.id], record)
+                self._check_uses(self.groups[record.id])
             elif isinstance(record, Version) and record.live:
                 self._check_credit_is_back(record)
 
@@ -148,6 +150,7 @@ class Audit:
     def _see_plan(self, plan: Plan, before: dict[str, GroupRecord | None], newest: int) -> None:
         if plan.void:
             self.plans.pop(plan.update, None)
+            self._planned.pop(plan.update, None)
             return
         subject = f"update {plan.update}"
         if plan.update != len(self.outcomes) or plan.update in self.plans:
@@ -159,9 +162,13 @@ class Audit:
             if was is None or was.state != "ready":
                 raise Violation("E2", f"group {planned.id} is cut into update {plan.update} and was {was and was.state} before", planned.id, subject)
             self._check_fresh(planned.id, plan)
-        self.plans[plan.update] = plan
+        self._keep_plan(plan)
         for planned in plan.groups:
             self._check_reuse(planned.id)
+
+    def _keep_plan(self, plan: Plan) -> None:
+        self.plans[plan.update] = plan
+        self._planned[plan.update] = {planned.id for planned in plan.groups}
 
     def _check_fresh(self, group_id: str, plan: Plan) -> None:
         for rollout in self._filling(group_id):
@@ -171,11 +178,19 @@ class Audit:
                     "F1", f"group {group_id} with tokens of version {oldest} is cut at {plan.newest_version}; max_lag is {self._laws.max_lag}", group_id
                 )
 
+    def _uses(self, group_id: str) -> tuple[int, ...]:
+        """Updates that a group takes part in: planned, and not skipped."""
+        skipped = [update for update, outcome in self.outcomes.items() if outcome.kind == "skipped"]
+        return tuple(update for update, groups in sorted(self._planned.items()) if group_id in groups and update not in skipped)
+
     def _check_reuse(self, group_id: str) -> None:
-        uses = [plan.update for plan in self.plans.values() if any(planned.id == group_id for planned in plan.groups)]
-        counted = [update for update in uses if update not in self.outcomes or self.outcomes[update].kind == "applied"]
-        if len(counted) > self._laws.max_reuse:
-            raise Violation("E2", f"group {group_id} is cut into updates {counted}; max_reuse is {self._laws.max_reuse}", group_id)
+        uses = self._uses(group_id)
+        if len(uses) > self._laws.max_reuse:
+            raise Violation("E2", f"group {group_id} is cut into updates {uses}; max_reuse is {self._laws.max_reuse}", group_id)
+
+    def _check_uses(self, group: GroupRecord) -> None:
+        if group.state in ("ready", "bound", "spent") and group.updates != self._uses(group.id):
+            raise Violation("E2", f"group {group.id} counts updates {group.updates} and is planned for {self._uses(group.id)}", group.id)
 
     def _filling(self, group_id: str) -> list[RolloutRecord]:
         """Rollouts that fill the slots of a group."""

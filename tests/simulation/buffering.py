@@ -29,9 +29,11 @@ class WatchedStore(MemoryStore):
     def __init__(self, disk: FakeDisk, see: Callable[[Sequence[Record]], None]) -> None:
         super().__init__(disk)
         self._see = see
+        self.num_submits = 0
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
         self._see(records)
+        self.num_submits += 1
         return super().submit(records)
 
 
@@ -48,6 +50,7 @@ class BufferActor(Player):
         self._waiting: list[tuple[Future[None], object, Answer]] = []
         self._commit_is_due = False
         self.broken = False
+        self._num_checked = -1
         try:
             self.store = WatchedStore(self.disk, self.stage.audit.see)
         except StoreError as error:
@@ -90,6 +93,8 @@ class BufferActor(Player):
             self._break(error)
             return
         self._check()
+        if durable is not None and durable.done() and self.store.num_waiting and (isinstance(reply, InputError) or call.verb == "look"):
+            raise Violation("E4", f"{call.verb} is answered with {reply}, which {self.store.num_waiting} decisions that a crash would undo may have made so")
         self._tell_when(durable, reply, answer)
 
     def _do(self, call: Call) -> tuple[object, Future[None] | None]:
@@ -111,6 +116,10 @@ class BufferActor(Player):
             witness.obeyed(call.verb, call.args[FENCED_VERBS[call.verb]])
 
     def _check(self) -> None:
+        """D5, after everything that changed something."""
+        if self._num_checked == self.store.num_submits:
+            return
+        self._num_checked = self.store.num_submits
         ledger = self.ledger
         if ledger is not None and imbalance(ledger):
             raise Violation("D5", f"the ledger is out of balance by {imbalance(ledger)}")
@@ -157,6 +166,7 @@ class BufferActor(Player):
 
     def _came_back(self) -> None:
         self.note("open")
+        self._num_checked = -1
         self.stage.audit.reload(self.store)
         term = self.stage.audit.term
         self.stage.witness.buffer_came_back(term.owner if term else None, self.clock.now)

@@ -23,7 +23,8 @@ class Prospect:
     checkpoint: int
     weights: str
     outcomes: dict[int, Outcome]
-    checkpoints: tuple[int, ...]
+    checkpoints: dict[int, str]
+    """Digests of those that are kept, by update."""
     newest: Version
 
 
@@ -31,7 +32,8 @@ def prospect(ledger: Ledger) -> Prospect:
     """As a look."""
     update = ledger.newest_checkpoint
     kept = ledger.checkpoints.get(update)
-    return Prospect(update, kept.digest if kept else INITIAL, dict(ledger.outcomes), tuple(sorted(ledger.checkpoints)), ledger.versions[ledger.newest_version])
+    checkpoints = {number: ledger.checkpoints[number].digest for number in sorted(ledger.checkpoints)}
+    return Prospect(update, kept.digest if kept else INITIAL, dict(ledger.outcomes), checkpoints, ledger.versions[ledger.newest_version])
 
 
 def progress(ledger: Ledger) -> tuple[int, int]:
@@ -64,8 +66,8 @@ class Learner(Player):
         except FencedError as error:
             # A life that was replaced ends, but not without having asked again; then a new one stands by.
             self.note(refusal(error), self.owner)
-            for _ in range(3):
-                yield self.rng.uniform(0.5, 2.0)
+            for _ in range(8 if not self.stage.draining else 0):
+                yield self.rng.uniform(0.5, 1.5)
                 latest: Prospect = yield from self.ask("look", prospect)
                 with suppress(PenstockError, Unanswered):
                     yield Call("buffer", "take_term", (self.owner, latest.checkpoint))
@@ -220,11 +222,14 @@ class Learner(Player):
             return
         self.note("kept", f"update {update}")
         found: Prospect = yield from self.ask("look", prospect)
-        for old in found.checkpoints[1 : -self.stage.scenario.keep_newest]:
+        for old in list(found.checkpoints)[1 : -self.stage.scenario.keep_newest]:
             try:
                 yield from self.ask("retire", old, term)
             except UnknownError as error:
                 self.note(refusal(error), f"update {old}")  # retired by a request whose answer was lost
+            if self.rng.random() < 0.1:
+                # As if a request from before had been on its way all the time: the checkpoint may be deleted by now.
+                yield from self.ask("keep", old, found.checkpoints[old], term)
 
     def _finish(self, term: int, update: int, weights: str) -> Script:
         yield from self._checkpoint(term, update, weights)

@@ -185,7 +185,7 @@ def replaced_owner_returns() -> Patches:
     return [(law, "take_term", forgetful)]
 
 
-@plant_where(lambda world: world.weather.late > 0 and world.checkpoint_interval < 4 and world.keep_newest == 1)
+@plant_where(lambda world: world.keep_newest == 1)
 def retired_checkpoint_returns() -> Patches:
     """A late request to keep a checkpoint brings it back after it was retired."""
     keep = law.keep
@@ -320,17 +320,6 @@ def version_reused_after_recut() -> Patches:
             ledger.newest_version = newest
 
     return [(law, "record", recounting)]
-
-
-@plant_where(lambda world: has_faults(world) and world.resume != "replay" and world.laws.max_reuse > 1)
-def recut_forgets_reuse() -> Patches:
-    """A group that a recut frees counts as never trained on."""
-    undo = _laws_of("terms")._undo_plans
-
-    def forgiving(*args: Any) -> Any:
-        return tuple(replace(record, updates=()) if isinstance(record, GroupRecord) else record for record in undo(*args))
-
-    return [(_laws_of("terms"), "_undo_plans", forgiving)]
 
 
 @plant_where(lambda world: world.skip_rate > 0)

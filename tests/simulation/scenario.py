@@ -116,7 +116,7 @@ def _laws(rng: Random, group_size: int, environments: tuple[str, ...], fractions
         max_lag=max_lag,
         min_group_size=rng.randint(2, group_size),
         max_retries=rng.randint(0, 3),
-        max_reuse=rng.choice((1, 1, 2)),
+        max_reuse=rng.choice((1, 2)),
         credit_tokens=int(min(max_lag + 1, 3) * batch_tokens + room),
         fractions=fractions,
         annotations=rng.choice(((), (), ("judge",))),

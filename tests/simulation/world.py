@@ -99,17 +99,25 @@ class World:
             yield self.rng.expovariate(1.0 / self.scenario.seconds_between_faults)
             if self.stage.draining:
                 return
-            kind = self.rng.choice(("kill", "kill", "kill buffer", "kill learner", "kill learner", "freeze", "disk", "clock"))
-            if kind == "freeze":
-                self._freeze()
-            elif kind == "disk":
+            kind = self.rng.choice(("kill", "kill buffer", "kill learner", "kill learner", "freeze", "freeze learner", "disk", "clock"))
+            if kind == "disk":
                 self._go_on(self._disk_fault())
             elif kind == "clock":
                 self.stage.wall_offset_seconds += self.rng.choice((-86_400.0, -30.0, 15.0, 3_600.0))
                 self.stage.history.note(self.clock.now, "world", "the wall clock jumps")
             else:
-                names = [name for name in self.players if kind == "kill" or name.startswith(kind.split()[1])]
-                self._go_on(self._kill(self.players[self.rng.choice(names)]))
+                verb, *whom = kind.split()
+                names = [name for name in self.players if name.startswith(tuple(whom) or "")]
+                self._hurt(verb, self.players[self.rng.choice(names)])
+
+    def _hurt(self, verb: str, player: Player) -> None:
+        if verb == "kill":
+            self._go_on(self._kill(player))
+        elif player is not self.buffer:
+            # Longer than a lease, so that the others give it up, and it comes back none the wiser.
+            seconds = self.rng.choice((2.0, 6.0, 9.0))
+            self.stage.history.note(self.clock.now, "world", f"freezes {player.name} for {seconds:.0f} s")
+            player.freeze(seconds)
 
     def _kill(self, player: Player) -> Script:
         if not player.up:
@@ -122,12 +130,6 @@ class World:
         yield self.rng.uniform(0.1, 1.5) if self.rng.random() < 0.8 else self.rng.uniform(3.0, 7.0)
         self.stage.history.note(self.clock.now, "world", f"starts {player.name}")
         player.start()
-
-    def _freeze(self) -> None:
-        player = self.players[self.rng.choice([name for name in self.players if name != "buffer"])]
-        seconds = self.rng.choice((2.0, 6.0, 12.0))
-        self.stage.history.note(self.clock.now, "world", f"freezes {player.name} for {seconds:.0f} s")
-        player.freeze(seconds)
 
     def _disk_fault(self) -> Script:
         disk = self.buffer.disk
