@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,36 +51,51 @@ class MemorySink:
 
 
 class JsonlSink:
-    """Appends one JSON object a line to a file that it alone writes.
+    """Appends one JSON object a line to a file, which any number of processes may do at once.
 
-    A line is written by one call and is there whole or not at all: what a killed writer left of its last line is cut off on opening.
+    A line is there whole or not at all: they take turns, and what a killed writer left of its last line is cut off by the next.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._file, _end_of_last_line(self._file))
+        with self._turn():
+            pass
 
     def write(self, emission: Emission) -> None:
         """Append a line. Raises `StoreError` if the disk does not take it; the file then ends where it ended before."""
         line = msgspec.json.encode({"step": emission.step, "time": emission.time, **emission.values}) + b"\n"
-        end = os.fstat(self._file).st_size
-        try:
-            if os.write(self._file, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            os.ftruncate(self._file, end)
-            kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
-            raise kind(f"metrics cannot be written to {self._path.name}: {error.strerror}") from error
+        with self._turn() as end:
+            try:
+                if os.write(self._file, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                os.ftruncate(self._file, end)
+                kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+                raise kind(f"metrics cannot be written to {self._path.name}: {error.strerror}") from error
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
+    @contextmanager
+    def _turn(self) -> Iterator[int]:
+        """The file is ours meanwhile, and ends with a whole line; gives where."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            end = _end_of_last_line(self._file)
+            if end != os.fstat(self._file).st_size:
+                os.ftruncate(self._file, end)
+            yield end
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
 
 def _end_of_last_line(file: int, block_bytes: int = 1 << 16) -> int:
     end = os.fstat(file).st_size
+    if end == 0 or os.pread(file, 1, end - 1) == b"\n":
+        return end
     while end:
         start = max(0, end - block_bytes)
         newline = os.pread(file, end - start, start).rfind(b"\n")

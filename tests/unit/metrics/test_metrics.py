@@ -11,7 +11,23 @@ import numpy as np
 import pytest
 
 from penstock.errors import CorruptError, InvalidError, InvariantError, StoreError
-from penstock.metrics import METRICS, JsonlSink, Last, Max, Mean, MemorySink, Metrics, Min, Record, Sum, named, read_jsonl, reference, render_prometheus
+from penstock.metrics import (
+    METRICS,
+    Emission,
+    JsonlSink,
+    Last,
+    Max,
+    Mean,
+    MemorySink,
+    Metrics,
+    Min,
+    Record,
+    Sum,
+    named,
+    read_jsonl,
+    reference,
+    render_prometheus,
+)
 from penstock.testing.clock import FakeClock
 
 PROMISED_NAMES = [
@@ -176,3 +192,14 @@ def test_no_two_metrics_share_a_family() -> None:
 def test_the_page_is_what_the_catalogue_says() -> None:
     page = Path(__file__).parents[3] / "docs" / "metrics.md"
     assert page.read_text() == reference(), "run: python -m penstock.metrics > docs/metrics.md"
+
+
+def test_several_writers_take_turns_and_a_torn_line_between_them_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first, second = JsonlSink(path), JsonlSink(path)
+    first.write(Emission(step=0, time=0.0, values={"ledger/ready": 1.0}))
+    with path.open("ab") as killed:
+        killed.write(b'{"step": 7, "ti')
+    second.write(Emission(step=1, time=0.0, values={"ledger/ready": 2.0}))
+    first.write(Emission(step=2, time=0.0, values={"ledger/ready": 3.0}))
+    assert [line["step"] for line in read_jsonl(path)] == [0, 1, 2]
