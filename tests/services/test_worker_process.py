@@ -22,6 +22,7 @@ from penstock.buffer import api
 from penstock.buffer.client import BufferClient
 from penstock.chat import write_byte_tokenizer
 from penstock.errors import InvariantError
+from penstock.metrics import read_jsonl
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.writing import AcksLog, Writer
 from penstock.types import CutRequest, Laws, Rollout, RolloutStatus, Trace
@@ -70,6 +71,7 @@ class Stage:
     def worker(self, name: str = "w", **environment: str) -> Iterator[subprocess.Popen[bytes]]:
         words = ["--buffer", self.url, "--run", "run", "--server", self.engine.url, "--model", str(self.directory / "model"), "--env", "digits"]
         words += ["--config", str(self.directory / "config.yaml"), "--name", name, "--acks", str(self.directory / "acks" / f"{name}.log")]
+        words += ["--metrics", str(self.directory / f"{name}.jsonl")]
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen([sys.executable, "-m", "penstock.rollout", *words], stderr=log, env=os.environ | environment)
         try:
@@ -142,6 +144,11 @@ async def test_a_worker_fills_groups_as_far_as_credits_last_and_goes_on_when_the
         await client.record(0, term, digest="1" * 32)
         await client.publish(1, term)
         await until(lambda status: ready(status) > first - 2, client, worker)
+        assert await stopped(worker) == 0, stage.log()
+    told = list(read_jsonl(stage.directory / "w.jsonl"))
+    assert sum(line["rollout/digits/episodes"] for line in told) >= 4 * first
+    assert sum(line["rollout/digits/infra_errors"] for line in told) == 0
+    assert sum(line.get("time/wait_for_reply", 0.0) for line in told) > 0
     assert [group.id for group in groups] == ["digits:train/0/0", "digits:train/0/1"]
     said = {tuple(reply["token_ids"]): reply["logprobs"]["token_logprobs"] for reply in stage.engine.replies}
     for group in groups:

@@ -11,6 +11,8 @@ from penstock.problems import ProblemSource, Split, parse_group_id
 from penstock.rollout.config import EnvConfig
 from penstock.types import Problem
 
+_KNOWN_PROBLEMS = 1024
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Supply:
@@ -20,6 +22,8 @@ class Supply:
     environment: Environment
     latency_seconds: float = 0.0
     clock: Clock = field(default_factory=SystemClock)
+    _known: dict[str, Problem] = field(default_factory=dict)
+    """Problems of the last groups: the members of a group ask for the same one."""
 
     @classmethod
     def of(cls, name: str, config: EnvConfig, clock: Clock | None = None) -> Supply:
@@ -45,11 +49,18 @@ class Supply:
 
     def problem(self, group_id: str, problem_id: str | None = None) -> Problem:
         """The problem of a group. Raises `InvalidError` if it is not one of this environment, or not the one that the group was opened for."""
+        problem = self._known.get(group_id)
+        if problem is None:
+            if len(self._known) >= _KNOWN_PROBLEMS:
+                self._known.clear()
+            problem = self._known[group_id] = self._found(group_id)
+        if problem_id is not None and problem.id != problem_id:
+            raise InvalidError(f"group {group_id} was opened for problem {problem_id}, but with these settings it is {problem.id}")
+        return problem
+
+    def _found(self, group_id: str) -> Problem:
         source_name, position = parse_group_id(group_id)
         for split in Split:
             if source_name == self.source_name(split):
-                problem = replace(self.source(split).problem(position.pass_, position.index), environment=self.name)
-                if problem_id is not None and problem.id != problem_id:
-                    raise InvalidError(f"group {group_id} was opened for problem {problem_id}, but with these settings it is {problem.id}")
-                return problem
+                return replace(self.source(split).problem(position.pass_, position.index), environment=self.name)
         raise InvalidError(f"group {group_id} is about {source_name}, which environment {self.name} does not have")

@@ -34,6 +34,9 @@ class AcksLog:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            # Notes are not synced: a line that the power cut off must not become the beginning of the next one.
+            if path.read_bytes()[-1:] not in (b"", b"\n"):
+                os.write(self._file, b"\n")
 
     def note(self, answers: Iterable[Written]) -> None:
         """Append the acknowledged ones, in one write."""
