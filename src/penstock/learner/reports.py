@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from penstock.learner.gate import BIN_NAMES
 from penstock.learner.step import StepResult
 from penstock.metrics import Last, Max, Mean, Metrics, Record, Sum, named
 from penstock.types import Group, Plan
@@ -50,6 +51,8 @@ class Reporter:
             ]
         if found.tokens:
             self._pending += [Max("mismatch/p999", found.p999), Max("mismatch/max", found.max)]
+            bins = zip(BIN_NAMES, found.histogram, strict=True)
+            self._pending += [Sum(named("mismatch/histogram/<bound>", bound=bound), count) for bound, count in bins if count]
         self._pending += [Sum("mismatch/tokens", found.tokens), Sum("mismatch/mixed_kv", found.mixed_kv)]
         self._pending += [Sum("time/step", seconds), Sum("learner/skipped", result.kind == "skipped")]
         self._metrics.emit(plan.update, *self._pending)

@@ -67,6 +67,7 @@ _SECTIONS: dict[str, str] = {
         mismatch/p999                       max   Its 99.9th percentile.
         mismatch/max                        max   Its maximum.
         mismatch/tokens                     sum   Tokens that were compared.
+        mismatch/histogram/<bound>          sum   Compared tokens whose difference is at most this bound and above the next smaller one, twelve a decade.
         mismatch/mixed_kv                   sum   Tokens left out because the sampler's cache held older weights.
     """,
     "Time": """

@@ -36,7 +36,15 @@ def test_rounding_passes_and_a_wrong_weight_does_not() -> None:
     versions = np.array([3] * 2000, np.int32)
     assert breach(*differing_by(*[1e-6] * 1999, 9e-5), versions, config) is None
     assert breach(*differing_by(*[1e-6] * 1999, 2e-4), versions, config) is not None
-    assert breach(*differing_by(*[1e-6] * 1997, 2e-5, 2e-5, 2e-5), versions, config) is not None
+    assert breach(*differing_by(*[1e-6] * 1980, *[2e-5] * 20), versions, config) is not None
+
+
+def test_a_few_tokens_just_above_the_bound_do_not_stop_a_run_and_many_do() -> None:
+    config = GateConfig(p999_limit=1e-5, max_limit=1e-4)
+    versions = np.array([3] * 840, np.int32)
+    assert breach(*differing_by(*[1e-6] * 839, 1.1e-5), versions, config) is None
+    assert breach(*differing_by(*[1e-6] * 835, *[1.1e-5] * 5), versions, config) is None
+    assert breach(*differing_by(*[1e-6] * 834, *[1.1e-5] * 6), versions, config) is not None
 
 
 def test_the_cause_names_the_version_that_is_off() -> None:

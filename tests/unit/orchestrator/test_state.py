@@ -74,10 +74,10 @@ def test_a_summary_has_the_fields_that_others_rely_on(tmp_path: Path) -> None:
 
 def test_agreement_counts_an_update_that_was_computed_twice_once() -> None:
     lines = [
-        {"step": 0, "mismatch/p999": 1e-6, "mismatch/max": 3e-6, "mismatch/tokens": 10, "mismatch/mixed_kv": 1},
-        {"step": 1, "mismatch/p999": 9e-6, "mismatch/max": 9e-6, "mismatch/tokens": 20, "mismatch/mixed_kv": 0},
-        {"step": 1, "mismatch/p999": 2e-6, "mismatch/max": 2e-6, "mismatch/tokens": 20, "mismatch/mixed_kv": 0},
+        {"step": 0, "mismatch/max": 3e-6, "mismatch/tokens": 998, "mismatch/histogram/1.00e-07": 997, "mismatch/histogram/3.16e-06": 1, "mismatch/mixed_kv": 1},
+        {"step": 1, "mismatch/max": 9e-6, "mismatch/tokens": 3, "mismatch/histogram/1.00e-05": 3, "mismatch/mixed_kv": 0},
+        {"step": 1, "mismatch/max": 2e-6, "mismatch/tokens": 2, "mismatch/histogram/2.15e-06": 2, "mismatch/mixed_kv": 0},
         {"step": 1, "reward/sort/mean": 0.5},
     ]
-    assert mismatch_of(lines) == MismatchSummary(p999=2e-6, max=3e-6, tokens=30, mixed_kv=1)
+    assert mismatch_of(lines) == MismatchSummary(p999=2.15e-6, max=3e-6, tokens=1000, mixed_kv=1)
     assert mismatch_of([]) == MismatchSummary()
