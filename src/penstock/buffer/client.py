@@ -28,7 +28,22 @@ from penstock.errors import (
     StoreError,
     UnknownError,
 )
-from penstock.types import Annotation, CheckpointRecord, CutRequest, Group, Laws, Plan, Rollout, SessionRecord, TermRecord, Version
+from penstock.ledger.groups import content_digest
+from penstock.types import (
+    Annotation,
+    AnnotationRecord,
+    CheckpointRecord,
+    CutRequest,
+    Group,
+    Laws,
+    Payload,
+    Plan,
+    Rollout,
+    RolloutRecord,
+    SessionRecord,
+    TermRecord,
+    Version,
+)
 from penstock.wire import decode_msgpack, digest, encode_msgpack, join_items, read_body, split_items, write_body
 
 __all__ = ["BufferClient", "api", "group_of"]
@@ -209,10 +224,14 @@ class _ErrorReply:
 
 
 def group_of(stored: StoredGroup) -> Group:
-    """A group with its rollouts decoded. Raises `CorruptError` if bytes are not what their record says."""
-    for _, payload in (*stored.rollouts, *stored.annotations):
-        if digest(payload.body) != payload.digest:
-            raise CorruptError(f"{payload.uid} is not what was stored (digest {payload.digest})")
+    """A group with its rollouts decoded. Raises `CorruptError` if its bytes are not those that its digest, which plans name, was made from."""
+    kept: list[tuple[RolloutRecord | AnnotationRecord, Payload]] = [*stored.rollouts, *stored.annotations]
+    for record, payload in kept:
+        # Against the record, which the group's digest covers: a payload's own digest would have been exchanged with it.
+        if digest(payload.body) != record.digest:
+            raise CorruptError(f"{payload.uid} is not what was stored (digest {record.digest})")
+    if content_digest((record for record, _ in stored.rollouts), (record for record, _ in stored.annotations)) != stored.group.digest:
+        raise CorruptError(f"group {stored.group.id} does not hold what was planned (digest {stored.group.digest})")
     group = stored.group
     return Group(
         run=group.run,
