@@ -35,7 +35,7 @@ class AcksLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             # Notes are not synced: a line that the power cut off must not become the beginning of the next one.
-            if path.read_bytes()[-1:] not in (b"", b"\n"):
+            if _is_cut_off(path):
                 os.write(self._file, b"\n")
 
     def note(self, answers: Iterable[Written]) -> None:
@@ -50,6 +50,12 @@ class AcksLog:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:
             os.close(self._file)
+
+
+def _is_cut_off(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() not in (b"", b"\n")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
