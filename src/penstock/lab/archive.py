@@ -1,4 +1,4 @@
-"""A run as its directory remembers it, opened to look at, while the run is alive too."""
+"""A run as its directory remembers it, opened to look at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.buffer.client import group_of
 from penstock.buffer.core import Buffer
 from penstock.buffer.serving import STORE_FILE
-from penstock.buffer.store.sqlite import SqliteStore
+from penstock.buffer.store import SqliteStore, is_written
 from penstock.errors import UnknownError
 from penstock.ledger import Ledger
 from penstock.types import Group, Plan
@@ -27,8 +27,13 @@ class Archive:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the run."""
+        """The ledger of the run, as it was when the archive was opened."""
         return self.buffer.ledger(self.run)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the run is alive: its buffer may change what is here."""
+        return is_written(_store(self.run_dir))
 
     def plan(self, update: int) -> Plan:
         """The plan of an update. Raises `UnknownError` if it was never cut."""
@@ -45,7 +50,7 @@ class Archive:
 @contextmanager
 def opened(run_dir: Path) -> Iterator[Archive]:
     """The archive in a run directory. Raises `UnknownError` if there is none."""
-    path = run_dir / "buffer" / STORE_FILE
+    path = _store(run_dir)
     if not path.exists():
         raise UnknownError(f"{run_dir} is not the directory of a run: it has no buffer/{STORE_FILE}")
     store = SqliteStore(path, read_only=True)
@@ -56,3 +61,7 @@ def opened(run_dir: Path) -> Iterator[Archive]:
         yield Archive(run_dir, runs[0].run, Buffer(store, time.time))
     finally:
         store.close()
+
+
+def _store(run_dir: Path) -> Path:
+    return run_dir / "buffer" / STORE_FILE

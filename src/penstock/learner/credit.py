@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.advantages import estimator
 from penstock.errors import ConfigError, InvariantError
-from penstock.learner.config import LossConfig
+from penstock.learner.config import LearnerConfig, LossConfig
 from penstock.trace import samples
 from penstock.types import Float64Array, Group, Plan, Rollout, Sample
 from penstock.wire import digest
@@ -52,6 +52,11 @@ def advantages(groups: Sequence[Group], config: AlgorithmConfig) -> Float64Array
     labels_N = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
     result: Float64Array = estimator(config.adv_estimator)(rewards_N, labels_N, **config.options)
     return result
+
+
+def flat_config(algorithm: AlgorithmConfig, learner: LearnerConfig, tokens_per_row: int | None) -> dict[str, str]:
+    """Everything that the arithmetic of an update depends on besides its data, by section, for plans."""
+    return {"algorithm": str(algorithm), "learner": str(learner), "packing": f"tokens_per_row={tokens_per_row}"}
 
 
 def config_digest(config: Mapping[str, str]) -> str:

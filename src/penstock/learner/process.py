@@ -17,7 +17,7 @@ from penstock.errors import MismatchError, ReplayError, StoreError
 from penstock.inference.client import InferenceClient
 from penstock.learner.checkpoints import Checkpoint, Checkpoints
 from penstock.learner.config import LearnerConfig
-from penstock.learner.credit import AlgorithmConfig, config_digest, credit
+from penstock.learner.credit import AlgorithmConfig, config_digest, credit, flat_config
 from penstock.learner.loop import train
 from penstock.learner.reports import Reporter
 from penstock.learner.step import Learner, StepResult
@@ -282,7 +282,9 @@ class Life:
                 weights_path(self._config.run_dir / "weights", version.digest).unlink(missing_ok=True)
 
 
-def plan_request(request: CutRequest, algorithm: AlgorithmConfig, learner: LearnerConfig, libraries: dict[str, str]) -> CutRequest:
+def plan_request(
+    request: CutRequest, algorithm: AlgorithmConfig, learner: LearnerConfig, libraries: dict[str, str], *, tokens_per_row: int | None = None
+) -> CutRequest:
     """A cut request that says by which config and libraries its batch will be computed."""
-    flat = {"algorithm": str(algorithm), "learner": str(learner)}
+    flat = flat_config(algorithm, learner, tokens_per_row)
     return replace(request, config=flat, config_digest=config_digest(flat), num_threads=learner.threads, libraries=libraries)

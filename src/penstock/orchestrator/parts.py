@@ -59,7 +59,7 @@ def learner_config(config: RunConfig, run_dir: Path, buffer_url: str, servers: t
         servers=servers,
         updates=config.run.updates,
         laws=laws(config),
-        request=plan_request(cut_request(config), config.algorithm, config.learner, libraries),
+        request=plan_request(cut_request(config), config.algorithm, config.learner, libraries, tokens_per_row=config.batch.tokens_per_row),
         algorithm=config.algorithm,
         learner=config.learner,
         tokens_per_row=config.batch.tokens_per_row,

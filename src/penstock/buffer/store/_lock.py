@@ -26,3 +26,16 @@ class WriterLock:
     def release(self) -> None:
         # The file stays: removing it would let two writers lock two different files of the same name.
         os.close(self._file)
+
+
+def is_written(store: Path) -> bool:
+    """Whether some process has the store open for writing now."""
+    path = Path(f"{store}.lock")
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
