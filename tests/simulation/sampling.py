@@ -111,7 +111,7 @@ class Worker(Player):
                 yield self.rng.uniform(1.5, 4.0)
 
     def _work(self) -> Script:
-        """One session after another: when one is lost, its episodes go on and are refused, and the next begins."""
+        """One session after another: when one is lost or given up, its episodes go on and are refused, and the next begins."""
         while True:
             self._num_sessions += 1
             session = f"{self.name}.{self.life}.{self._num_sessions}"
@@ -127,6 +127,9 @@ class Worker(Player):
             if self.clock.now - beaten_at >= RENEWAL_SECONDS:
                 yield from self.ask("beat", session)
                 beaten_at = self.clock.now
+            if self.rng.random() < 0.01:
+                yield from self.ask("release", session)
+                return
             free = self.stage.scenario.episodes_per_worker - self._busy
             if free > 0:
                 slots: tuple[Slot, ...] = yield from self.ask("claim", session, free, number=number)
