@@ -105,11 +105,11 @@ async def _readyz(service: BufferService, request: Request) -> Response:
 
 
 async def _metrics(service: BufferService, request: Request) -> Response:
-    return Response(service.looked(metrics_text), media_type="text/plain; version=0.0.4")
+    return Response(await service.looked(metrics_text), media_type="text/plain; version=0.0.4")
 
 
 async def _runs(service: BufferService, request: Request) -> Response:
-    return reply({"runs": service.looked(Buffer.runs)})
+    return reply({"runs": await service.looked(Buffer.runs)})
 
 
 # A run and what it holds
@@ -118,17 +118,17 @@ async def _runs(service: BufferService, request: Request) -> Response:
 async def _open_run(service: BufferService, request: Request) -> Response:
     run, wanted = _run(request), await _body(request, api.OpenRun)
     await service.told(lambda buffer: buffer.open_run(run, wanted.laws, wanted.initial_digest))
-    return reply(service.looked(lambda buffer: run_status(buffer.ledger(run))))
+    return reply(await service.looked(lambda buffer: run_status(buffer.ledger(run))))
 
 
 async def _status(service: BufferService, request: Request) -> Response:
     run = _run(request)
-    return reply(service.looked(lambda buffer: run_status(buffer.ledger(run))))
+    return reply(await service.looked(lambda buffer: run_status(buffer.ledger(run))))
 
 
 async def _ledger(service: BufferService, request: Request) -> Response:
     run = _run(request)
-    return reply(service.looked(lambda buffer: ledger_reply(buffer.ledger(run))))
+    return reply(await service.looked(lambda buffer: ledger_reply(buffer.ledger(run))))
 
 
 async def _open_groups(service: BufferService, request: Request) -> Response:
@@ -144,6 +144,9 @@ async def _open_groups(service: BufferService, request: Request) -> Response:
         except LimitError as error:
             waiting = str(error)
             break
+        except InputError:
+            await service.settled()
+            raise
     answers = [await service.durable(pending) for pending in decided]
     return reply(api.GroupsOpened(opened=len(answers), created=sum(answer.created for answer in answers), waiting=waiting))
 
@@ -151,7 +154,7 @@ async def _open_groups(service: BufferService, request: Request) -> Response:
 async def _group(service: BufferService, request: Request) -> Response:
     run, group_id = _run(request), check_id(request.path_params["group"], "group")
     store = service.buffer.store
-    group = service.looked(lambda buffer: buffer.ledger(run).find_group(store, group_id))
+    group = await service.looked(lambda buffer: buffer.ledger(run).find_group(store, group_id))
     if group is None:
         raise UnknownError(f"no group {group_id}")
     return reply(
@@ -169,7 +172,7 @@ async def _open_session(service: BufferService, request: Request) -> Response:
 
 async def _beat(service: BufferService, request: Request) -> Response:
     run, session = _run(request), request.path_params["session"]
-    return reply(service.looked(lambda buffer: buffer.beat(run, session)))
+    return reply(await service.looked(lambda buffer: buffer.beat(run, session)))
 
 
 async def _claim(service: BufferService, request: Request) -> Response:
@@ -209,8 +212,9 @@ async def _release(service: BufferService, request: Request) -> Response:
 async def _write(service: BufferService, request: Request) -> Response:
     """Each rollout is answered on its own; the request fails as a whole only if it cannot be read or kept."""
     run, content_type = _run(request), _content_type(request)
-    service.looked(lambda buffer: buffer.ledger(run))
+    await service.looked(lambda buffer: buffer.ledger(run))
     decided = [_decide_write(service, run, body, content_type) for body in split_items(await request.body(), content_type)]
+    await service.settled()
     return reply(api.WrittenAll(rollouts=tuple([await _written(service, answer) for answer in decided])))
 
 
@@ -234,7 +238,7 @@ async def _written(service: BufferService, answer: Pending[law.Accepted] | api.W
 
 async def _rollout(service: BufferService, request: Request) -> Response:
     run, uid = _run(request), check_id(request.path_params["uid"], "uid")
-    service.looked(lambda buffer: buffer.ledger(run))
+    await service.looked(lambda buffer: buffer.ledger(run))
     payload = service.buffer.store.payload(run, uid)
     return Response(payload.body, media_type=f"application/{payload.content_type}")
 
@@ -276,7 +280,7 @@ async def _take_term(service: BufferService, request: Request) -> Response:
 
 async def _renew_term(service: BufferService, request: Request) -> Response:
     run, wanted = _run(request), await _body(request, api.UnderTerm)
-    return reply(service.looked(lambda buffer: buffer.renew_term(run, wanted.term)))
+    return reply(await service.looked(lambda buffer: buffer.renew_term(run, wanted.term)))
 
 
 async def _cut(service: BufferService, request: Request) -> Response:
@@ -290,20 +294,20 @@ async def _cut(service: BufferService, request: Request) -> Response:
 
 
 async def _plan(service: BufferService, request: Request) -> Response:
-    return reply(_known_plan(service, request))
+    return reply(await _known_plan(service, request))
 
 
-def _known_plan(service: BufferService, request: Request) -> Plan:
+async def _known_plan(service: BufferService, request: Request) -> Plan:
     run, update = _run(request), int(request.path_params["update"])
-    plan = service.looked(lambda buffer: buffer.ledger(run).plans.get(update) or buffer.store.plan(run, update))
+    plan = await service.looked(lambda buffer: buffer.ledger(run).plans.get(update) or buffer.store.plan(run, update))
     if plan is None or plan.void:
         raise UnknownError(f"update {update} was never cut")
     return plan
 
 
 async def _fetch(service: BufferService, request: Request) -> Response:
-    plan = _known_plan(service, request)
-    groups = [service.looked(partial(Buffer.fetch, run=plan.run, group_id=group.id, digest=group.digest)) for group in plan.groups]
+    plan = await _known_plan(service, request)
+    groups = [await service.looked(partial(Buffer.fetch, run=plan.run, group_id=group.id, digest=group.digest)) for group in plan.groups]
     return msgpack_reply(join_items([encode_msgpack(group) for group in groups]))
 
 
@@ -320,12 +324,12 @@ async def _fork(service: BufferService, request: Request) -> Response:
 
 async def _versions(service: BufferService, request: Request) -> Response:
     run = _run(request)
-    return reply({"versions": list(service.looked(lambda buffer: buffer.ledger(run)).versions.values())})
+    return reply({"versions": await service.looked(lambda buffer: list(buffer.ledger(run).versions.values()))})
 
 
 async def _newest(service: BufferService, request: Request) -> Response:
     run = _run(request)
-    ledger = service.looked(lambda buffer: buffer.ledger(run))
+    ledger = await service.looked(lambda buffer: buffer.ledger(run))
     return reply(ledger.versions[ledger.newest_version])
 
 

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.store import Store
-from penstock.errors import LimitError, StoreError
+from penstock.errors import InputError, LimitError, StoreError
 from penstock.process.points import reach
 
 log = logging.getLogger(__name__)
@@ -55,14 +56,25 @@ class BufferService:
             await asyncio.to_thread(self.buffer.store.close)
 
     async def told(self, decide: Callable[[Buffer], Pending[T]]) -> T:
-        """Decide, and give the reply once it is durable. Raises `StoreError` if it cannot be made so; then it never happened."""
-        return await self.durable(self.decided(decide))
+        """Decide, and give the reply once it is durable. Raises `StoreError` if it cannot be made so; then it never happened.
+
+        A refusal waits as well: it may stand on a decision that a crash would undo.
+        """
+        try:
+            pending = self.decided(decide)
+        except InputError:
+            await self.settled()
+            raise
+        return await self.durable(pending)
 
     def decided(self, decide: Callable[[Buffer], Pending[T]]) -> Pending[T]:
-        """Decide now; many decisions share one sync if `durable` is awaited after the last."""
-        if self._broken is not None:
-            raise self._broken
-        pending = decide(self.buffer)
+        """Decide now; many decisions share one sync if `durable` is awaited after the last. Whoever catches a refusal awaits `settled`."""
+        self._check_whole()
+        try:
+            pending = decide(self.buffer)
+        except StoreError as error:
+            self._break(error)
+            raise
         if pending.changed:
             self._wake()
         reach("buffer.before_commit")
@@ -70,20 +82,36 @@ class BufferService:
 
     async def durable(self, pending: Pending[T]) -> T:
         """The reply, once it may be told."""
-        try:
-            # Shielded: a client that goes away takes its answer along, not the commit that others stand on.
-            await asyncio.shield(asyncio.wrap_future(pending.durable))
-        except StoreError as error:
-            self._break(error)
-            raise
+        await self._synced(pending.durable)
         reach("buffer.after_commit")
         return pending.reply
 
-    def looked(self, look: Callable[[Buffer], T]) -> T:
-        """A look at the buffer, or a note in it that need not be durable."""
+    async def settled(self) -> None:
+        """Returns once everything decided so far is durable."""
+        await self._synced(self.buffer.settled())
+
+    async def looked(self, look: Callable[[Buffer], T]) -> T:
+        """What a look at the buffer shows, or a note in it that need not be durable itself; told once what it stands on is durable."""
+        self._check_whole()
+        try:
+            return look(self.buffer)
+        except StoreError as error:
+            self._break(error)
+            raise
+        finally:
+            await self.settled()
+
+    async def _synced(self, future: Future[None]) -> None:
+        try:
+            # Shielded: a client that goes away takes its answer along, not the commit that others stand on.
+            await asyncio.shield(asyncio.wrap_future(future))
+        except StoreError as error:
+            self._break(error)
+            raise
+
+    def _check_whole(self) -> None:
         if self._broken is not None:
             raise self._broken
-        return look(self.buffer)
 
     async def polled(self, decide: Callable[[Buffer], Pending[T]], enough: Callable[[T], bool], wait_seconds: float) -> T:
         """Decide again after every change until the reply is `enough` or the time is up; then give the last one."""
@@ -105,9 +133,8 @@ class BufferService:
 
     async def check(self) -> None:
         """A real durable write. Raises `StoreError` if there cannot be one."""
-        if self._broken is not None:
-            raise self._broken
-        await asyncio.wrap_future(self.buffer.store.submit(()))
+        self._check_whole()
+        await self._synced(self.buffer.store.submit(()))
 
     def _wake(self) -> None:
         """Let everybody who polls look again."""

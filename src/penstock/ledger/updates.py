@@ -100,9 +100,11 @@ def keep(ledger: Ledger, past: Past, update: int, digest: str, term: int, now: f
 
 
 def retire(ledger: Ledger, update: int, term: int) -> Decision[CheckpointRecord]:
-    """Resume may no longer start from `update_N`. The newest one stays."""
+    """Resume may no longer start from `update_N`. The newest one stays. One that was retired before is retired still."""
     check_term(ledger, term)
     known = ledger.checkpoints.get(update)
+    if known is None and update < ledger.newest_checkpoint:
+        return Decision(CheckpointRecord(run=ledger.run.run, update=update, digest="", term=term, kept=False))
     if known is None:
         raise UnknownError(f"no kept checkpoint update_{update}; there are {sorted(ledger.checkpoints)}")
     if update == ledger.newest_checkpoint:
