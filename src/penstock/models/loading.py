@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 
 from penstock.errors import ConfigError, WeightsError
 from penstock.models.tree import TREE_ATTENTION, register_tree_attention
@@ -36,7 +37,7 @@ def load_model(directory: Path | str, *, dtype: torch.dtype = torch.float32) -> 
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory, local_files_only=True, use_safetensors=True, dtype=dtype, attn_implementation=TREE_ATTENTION, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise WeightsError(f"the model in {directory} does not load: {error}") from error
     model, info = loaded
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):

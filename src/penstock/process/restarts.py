@@ -19,7 +19,8 @@ class RestartPolicy:
 
     limit: int = 5
     """Deaths without progress in between, within `within_seconds`, that end it."""
-    within_seconds: float = 60.0
+    within_seconds: float = 300.0
+    """Long enough that a part which takes a minute to start, and then always dies, is given up too."""
     pauses_seconds: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0)
     """Pause before the next start after the first, second, ... of them; the last one is repeated."""
 
@@ -47,7 +48,7 @@ def after_death(exit_code: int, deaths_seconds: Sequence[float], policy: Restart
     >>> after_death(-9, [10.0, 12.0], RestartPolicy())
     Restart(pause_seconds=0.5)
     >>> after_death(1, [1.0, 2.0, 3.0], RestartPolicy(limit=3))
-    GiveUp(reason='died 3 times within 60 s without progress, the last time with exit 1')
+    GiveUp(reason='died 3 times within 300 s without progress, the last time with exit 1')
     """
     if exit_code in (EXIT_CONFIG, EXIT_FINAL):
         return GiveUp(f"ended with {describe_exit(exit_code)}, which starting again does not mend")

@@ -52,6 +52,14 @@ def test_a_missing_tensor_is_refused_and_not_filled_with_noise(directory_of: Cal
         load_model(directory)
 
 
+def test_a_truncated_file_is_refused_with_a_sentence(directory_of: Callable[..., Path]) -> None:
+    directory = directory_of("llama")
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(WeightsError, match="does not load"):
+        load_model(directory)
+
+
 def test_pickled_weights_are_not_read(directory_of: Callable[..., Path]) -> None:
     directory = directory_of("llama")
     torch.save(read_weights(directory / "model.safetensors"), directory / "pytorch_model.bin")

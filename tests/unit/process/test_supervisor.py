@@ -72,7 +72,7 @@ async def test_a_child_that_keeps_dying_stops_everything_with_its_last_words(tmp
             await children.ended("broken")
     (error,) = caught.value.exceptions
     assert isinstance(error, ProcessError)
-    assert str(error).startswith("broken died 3 times within 60 s without progress, the last time with exit 1")
+    assert str(error).startswith("broken died 3 times within 300 s without progress, the last time with exit 1")
     assert "no such model" in str(error).splitlines()[-1]
     assert healthy is not None
     assert not healthy.is_alive
