@@ -96,6 +96,12 @@ _SECTIONS: dict[str, str] = {
         rollout/<env>/in_flight             last  Episodes under way.
         rollout/<env>/episodes              sum   Episodes that ended.
         rollout/<env>/infra_errors          sum   Episodes that ended in an infrastructure failure.
+        rollout/<env>/errors/<kind>         sum   Episodes that failed, by what failed.
+        rollout/<env>/written/<fate>        sum   Rollouts by what became of them at the buffer: accepted, duplicate, stale, refused.
+        rollout/<env>/reward                mean  Reward of usable episodes.
+        rollout/<env>/turns                 mean  Replies in an episode.
+        rollout/<env>/tokens                sum   Tokens that were sampled for episodes.
+        rollout/<env>/truncated             sum   Episodes that a limit cut off.
         server/<part>/requests              last  Requests answered since the start.
         server/<part>/refused               last  Requests answered with a client's fault since the start.
         process/<part>/restarts             last  Times that a part was started again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 
-from penstock.metrics import Last, Metrics, Record, Sum, named
+from penstock.metrics import Last, Mean, Metrics, Record, Sum, named
 from penstock.rollout.writing import Fate
 from penstock.types import Rollout, RolloutStatus
 
@@ -25,8 +25,13 @@ class Reporter:
         """One has ended."""
         self._episodes += 1
         self._infra_errors += rollout.status is RolloutStatus.INFRA_ERROR
-        versions = [run.version for segment in rollout.trace.segments for run in segment.versions]
-        self._newest_version = max([self._newest_version, *versions])
+        self._truncated += rollout.status is RolloutStatus.TRUNCATED
+        runs = [run for segment in rollout.trace.segments for run in segment.versions]
+        self._newest_version = max([self._newest_version, *(run.version for run in runs)])
+        self._tokens += sum(run.count for run in runs)
+        self._turns.append(sum(mark.inference is not None for mark in rollout.trace.marks))
+        if rollout.reward is not None:
+            self._rewards.append(rollout.reward)
         if rollout.failure is not None:
             self._failures[str(rollout.metadata.get("error"))] += 1
             self._last_failure = f"{rollout.rollout_uid}: {rollout.failure}"
@@ -54,15 +59,24 @@ class Reporter:
         self._clear()
 
     def _records(self, in_flight: int) -> list[Record]:
+        env = self._environment
         return [
-            Last(named("rollout/<env>/in_flight", env=self._environment), in_flight),
-            Sum(named("rollout/<env>/episodes", env=self._environment), self._episodes),
-            Sum(named("rollout/<env>/infra_errors", env=self._environment), self._infra_errors),
+            Last(named("rollout/<env>/in_flight", env=env), in_flight),
+            Sum(named("rollout/<env>/episodes", env=env), self._episodes),
+            Sum(named("rollout/<env>/infra_errors", env=env), self._infra_errors),
+            Sum(named("rollout/<env>/truncated", env=env), self._truncated),
+            Sum(named("rollout/<env>/tokens", env=env), self._tokens),
+            Mean(named("rollout/<env>/reward", env=env), self._rewards),
+            Mean(named("rollout/<env>/turns", env=env), self._turns),
+            *(Sum(named("rollout/<env>/errors/<kind>", env=env, kind=kind), count) for kind, count in self._failures.items()),
+            *(Sum(named("rollout/<env>/written/<fate>", env=env, fate=fate), count) for fate, count in self._fates.items()),
             *(Sum(named("time/<phase>", phase=f"wait_for_{cause}"), seconds) for cause, seconds in self._waits.items()),
         ]
 
     def _clear(self) -> None:
-        self._episodes = self._infra_errors = 0
+        self._episodes = self._infra_errors = self._truncated = self._tokens = 0
+        self._rewards: list[float] = []
+        self._turns: list[int] = []
         self._failures: Counter[str] = Counter()
         self._last_failure = ""
         self._fates: Counter[Fate] = Counter()
