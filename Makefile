@@ -23,6 +23,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+demo: setup  ## the whole loop on this machine, in about two minutes: leaves runs/demo
+	$(BIN)/penstock demo
+
 test: setup  ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 

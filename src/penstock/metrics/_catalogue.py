@@ -97,7 +97,7 @@ _SECTIONS: dict[str, str] = {
         rollout/<env>/episodes              sum   Episodes that ended.
         rollout/<env>/infra_errors          sum   Episodes that ended in an infrastructure failure.
         rollout/<env>/errors/<kind>         sum   Episodes that failed, by what failed.
-        rollout/<env>/written/<fate>        sum   Rollouts by what became of them at the buffer: accepted, duplicate, stale, refused.
+        rollout/<env>/written/<fate>        sum   Rollouts by what became of them at the buffer: accepted, stale, late, refused.
         rollout/<env>/reward                mean  Reward of usable episodes.
         rollout/<env>/turns                 mean  Replies in an episode.
         rollout/<env>/tokens                sum   Tokens that were sampled for episodes.
