@@ -256,3 +256,30 @@ def test_another_host_without_a_token_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock.buffer", "--dir", str(tmp_path), "--host", "0.0.0.0"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=30, env=os.environ)
     assert (refused.returncode, "needs a token" in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/runs/run/groups", b'{"groups": [{"id": "s/0/0", "environment": "bad env", "problem_id": "p", "size": 2}]}', 422),
+        ("/v1/runs/run/groups", b'{"groups": [{"id": "../x", "environment": "env", "problem_id": "p", "size": 2}]}', 422),
+        ("/v1/runs/run/groups", b'{"groups": [{"id": "s/0/0", "environment": "env", "problem_id": "p", "size": 2, "seed": 18446744073709551615}]}', 422),
+        ("/v1/runs/new", b'{"laws": {}, "initial_digest": "../../x"}', 422),
+        ("/v1/runs/new", b'{"laws": {"max_lag": -5}, "initial_digest": "x"}', 422),
+        ("/v1/runs/run/updates/99999999999999999999/cut", b'{"term": 1, "request": {"groups_per_update": 1}}', 422),
+        ("/v1/runs/run/journal/e?index=" + "9" * 5000, b"[]", 422),
+    ],
+)
+async def test_a_value_that_cannot_be_kept_is_refused_and_stops_nobody(process: Process, client: BufferClient, path: str, body: bytes, expected: int) -> None:
+    status, answer = post(process, path, body)
+    assert status == expected, answer
+    await client.open_groups([group(0)])
+    assert [answer.code for answer in await client.write([rollout("s/0/0", 0)])] == [None]
+
+
+async def test_a_journal_entry_with_other_content_is_refused_and_stops_nobody(process: Process, client: BufferClient) -> None:
+    path = "/v1/runs/run/journal/episode?index=0"
+    assert post(process, path, b'[{"a": 1}]')[0] == 200
+    assert post(process, path, b'[{"a": 1}]')[0] == 200
+    assert post(process, path, b'[{"a": 2}]')[0] == 409
+    assert (await client.status()).imbalance == 0

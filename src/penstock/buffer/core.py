@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from penstock import ledger as law
 from penstock.buffer.store import Store
-from penstock.errors import CorruptError, UnknownError
+from penstock.errors import ConflictError, CorruptError, InputError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger
 from penstock.ledger.groups import content_digest
 from penstock.types import (
@@ -85,7 +85,7 @@ class Buffer:
         """
         failure = self._line.exception() if self._line.done() else None
         if failure is not None:
-            raise failure
+            raise failure if isinstance(failure, StoreError) else StoreError(f"the store refused a change that was decided: {failure}")
         found = self._ledgers.get(run)
         if found is None:
             raise UnknownError(f"no run {run}; there are {sorted(self._ledgers)}")
@@ -105,9 +105,14 @@ class Buffer:
     def open_run(self, run: str, laws: Laws, initial_digest: str) -> Pending[RunRecord]:
         """See `ledger.open_run`."""
         decision = law.open_run(self._ledgers.get(run), run, laws, initial_digest, self._now())
-        if run not in self._ledgers:
-            self._ledgers[run] = Ledger(decision.reply)
-        return self._submit(run, decision)
+        if run in self._ledgers:
+            return self._submit(run, decision)
+        self._ledgers[run] = Ledger(decision.reply)
+        try:
+            return self._submit(run, decision)
+        except InputError:
+            del self._ledgers[run]
+            raise
 
     def open_group(
         self, run: str, group_id: str, *, environment: str, problem_id: str, purpose: Purpose, size: int, seed: int, first_estimate: int
@@ -197,6 +202,11 @@ class Buffer:
     def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[None]:
         """Append to the journals of episodes. The same entries again change nothing."""
         self.ledger(run)
+        for episode in {entry.episode for entry in entries}:
+            known = {entry.index: entry.body for entry in self.store.journal(run, episode)}
+            for entry in entries:
+                if entry.episode == episode and known.get(entry.index, entry.body) != entry.body:
+                    raise ConflictError(f"entry {entry.index} of the journal of {episode} is there with other content")
         return self._submit(run, Decision(None, tuple(entries)))
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
@@ -228,9 +238,15 @@ class Buffer:
             ledger.apply(law.restart_clocks(ledger, self._now()))
 
     def _submit(self, run: str, decision: Decision[T]) -> Pending[T]:
-        self.ledger(run).apply(decision.records)
+        ledger = self.ledger(run)
         if decision.records:
-            self._line = self.store.submit(decision.records)
+            submitted = self.store.submit(decision.records)
+            refusal = submitted.exception() if submitted.done() else None
+            if isinstance(refusal, InputError):
+                # The store took nothing of it (a value it cannot keep, too much that waits): so nothing has happened.
+                raise refusal
+            self._line = submitted
+            ledger.apply(decision.records)
         # An answer that changes nothing may still stand on something that is not durable yet: it waits for the newest submit.
         return Pending(decision.reply, self._line, changed=bool(decision.records))
 

@@ -23,6 +23,8 @@ def rollout_intake(run: str, body: bytes, content_type: ContentType) -> tuple[Ro
         retry=rollout.retry,
         status=rollout.status,
         digest=content,
+        environment=rollout.environment,
+        problem_id=rollout.problem_id,
         reward=rollout.reward,
         tokens=counted.tokens,
         sampled_tokens=counted.sampled_tokens,
@@ -41,6 +43,8 @@ def annotation_intake(run: str, body: bytes, content_type: ContentType) -> tuple
     annotation = decode_annotation(body, content_type)
     if annotation.run != run:
         raise InvalidError(f"annotation.run: {annotation.run!r} was written to run {run!r}")
+    if annotation.step is not None and not 0 <= annotation.step < 2**31:
+        raise InvalidError(f"annotation.step: must be 0 to 2**31, got {annotation.step}")
     content = digest(body)
     step = "" if annotation.step is None else annotation.step
     uid = f"annotation:{digest(f'{annotation.rollout_uid} {annotation.name} {step}'.encode())}"

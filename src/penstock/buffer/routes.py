@@ -79,6 +79,13 @@ def _run(request: Request) -> str:
     return check_id(request.path_params["run"], "run")
 
 
+def _number(request: Request, name: str) -> int:
+    value = int(request.path_params[name])
+    if value >= 2**53:
+        raise InvalidError(f"{name}: must fit in 53 bits")
+    return value
+
+
 async def _body(request: Request, noun: type[T]) -> T:
     return read_body(await request.body(), noun)
 
@@ -136,8 +143,9 @@ async def _open_groups(service: BufferService, request: Request) -> Response:
     decided: list[Pending[law.Opened]] = []
     waiting = None
     for group in wanted.groups:
-        if group.size < 1:
-            raise InvalidError(f"size: a group has 1 member or more, got {group.size}")
+        check_id(group.id, "id")
+        check_id(group.environment, "environment")
+        check_id(group.problem_id, "problem_id")
         options = {field.name: getattr(group, field.name) for field in dataclasses.fields(group) if field.name != "id"}
         try:
             decided.append(service.decided(partial(Buffer.open_group, run=run, group_id=group.id, **options)))
@@ -253,8 +261,8 @@ async def _annotate(service: BufferService, request: Request) -> Response:
 async def _append_journal(service: BufferService, request: Request) -> Response:
     run, episode = _run(request), check_id(request.path_params["episode"], "episode")
     first = request.query_params.get("index", "0")
-    if not first.isdecimal():
-        raise InvalidError(f"index: {first!r} is not a number")
+    if not (first.isdecimal() and len(first) <= 9):
+        raise InvalidError(f"index: {first[:20]!r} is not a number of at most 9 digits")
     items = split_items(await request.body(), _content_type(request))
     known = len(service.buffer.store.journal(run, episode))
     if int(first) > known:
@@ -284,7 +292,7 @@ async def _renew_term(service: BufferService, request: Request) -> Response:
 
 
 async def _cut(service: BufferService, request: Request) -> Response:
-    run, update, wanted = _run(request), int(request.path_params["update"]), await _body(request, api.CutBody)
+    run, update, wanted = _run(request), _number(request, "update"), await _body(request, api.CutBody)
     answer = await service.polled(
         lambda buffer: buffer.cut(run, update, wanted.term, wanted.request), lambda found: isinstance(found, Plan), _wait(wanted.wait_seconds)
     )
@@ -298,7 +306,7 @@ async def _plan(service: BufferService, request: Request) -> Response:
 
 
 async def _known_plan(service: BufferService, request: Request) -> Plan:
-    run, update = _run(request), int(request.path_params["update"])
+    run, update = _run(request), _number(request, "update")
     plan = await service.looked(lambda buffer: buffer.ledger(run).plans.get(update) or buffer.store.plan(run, update))
     if plan is None or plan.void:
         raise UnknownError(f"update {update} was never cut")
@@ -312,13 +320,13 @@ async def _fetch(service: BufferService, request: Request) -> Response:
 
 
 async def _record(service: BufferService, request: Request) -> Response:
-    run, update, wanted = _run(request), int(request.path_params["update"]), await _body(request, api.RecordBody)
+    run, update, wanted = _run(request), _number(request, "update"), await _body(request, api.RecordBody)
     done = await service.told(lambda buffer: buffer.record(run, update, wanted.term, digest=wanted.digest, skipped=wanted.skipped))
     return reply(api.RecordReply(outcome=done.outcome, replayed=done.replayed, equal=done.equal))
 
 
 async def _fork(service: BufferService, request: Request) -> Response:
-    run, update, wanted = _run(request), int(request.path_params["update"]), await _body(request, api.DigestBody)
+    run, update, wanted = _run(request), _number(request, "update"), await _body(request, api.DigestBody)
     return reply(await service.told(lambda buffer: buffer.fork(run, update, wanted.term, wanted.digest)))
 
 
@@ -334,15 +342,15 @@ async def _newest(service: BufferService, request: Request) -> Response:
 
 
 async def _publish(service: BufferService, request: Request) -> Response:
-    run, version, wanted = _run(request), int(request.path_params["version"]), await _body(request, api.UnderTerm)
+    run, version, wanted = _run(request), _number(request, "version"), await _body(request, api.UnderTerm)
     return reply(await service.told(lambda buffer: buffer.publish(run, version, wanted.term)))
 
 
 async def _keep(service: BufferService, request: Request) -> Response:
-    run, update, wanted = _run(request), int(request.path_params["update"]), await _body(request, api.DigestBody)
+    run, update, wanted = _run(request), _number(request, "update"), await _body(request, api.DigestBody)
     return reply(await service.told(lambda buffer: buffer.keep(run, update, wanted.digest, wanted.term)))
 
 
 async def _retire(service: BufferService, request: Request) -> Response:
-    run, update, wanted = _run(request), int(request.path_params["update"]), await _body(request, api.UnderTerm)
+    run, update, wanted = _run(request), _number(request, "update"), await _body(request, api.UnderTerm)
     return reply(await service.told(lambda buffer: buffer.retire(run, update, wanted.term)))

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.store import Store
-from penstock.errors import InputError, LimitError, StoreError
+from penstock.errors import InputError, LimitError, PenstockError, StoreError
 from penstock.process.points import reach
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,11 @@ class BufferService:
         except StoreError as error:
             self._break(error)
             raise
+        except PenstockError as error:
+            # Decided, known to others by now, and refused afterwards: only a new start from disk makes memory right again.
+            broken = StoreError(f"the store refused a change that was decided: {error}")
+            self._break(broken)
+            raise broken from error
 
     def _check_whole(self) -> None:
         if self._broken is not None:
@@ -171,5 +176,5 @@ class BufferService:
                 for pending in self.buffer.expire():
                     log.warning("lost %s", ", ".join(session.worker for session in pending.reply))
                     self._wake()
-            except StoreError as error:
-                self._break(error)
+            except PenstockError as error:
+                self._break(error if isinstance(error, StoreError) else StoreError(str(error)))

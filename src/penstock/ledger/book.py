@@ -327,7 +327,7 @@ def split_group_id(group_id: str) -> tuple[str, tuple[int, int] | None]:
     ('by hand', None)
     """
     parts = group_id.rsplit("/", 2)
-    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
+    if len(parts) == 3 and all(part.isdecimal() and part.isascii() and len(part) <= 9 for part in parts[1:]):
         return parts[0], (int(parts[1]), int(parts[2]))
     return group_id, None
 

@@ -10,7 +10,7 @@ from penstock.batching.budget import Candidate, Choice, Short, choose
 from penstock.errors import ConflictError, InvalidError
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.credits import exhausted
-from penstock.ledger.groups import drop
+from penstock.ledger.groups import check_fractions, drop
 from penstock.ledger.states import move_group
 from penstock.ledger.terms import check_term
 from penstock.types import CutRequest, GroupRecord, GroupState, Plan, PlannedGroup, Purpose, Record
@@ -64,8 +64,9 @@ def _check_request(request: CutRequest) -> None:
     if (request.budget_tokens is None) == (request.groups_per_update is None):
         raise InvalidError("a cut is asked for by budget_tokens or by groups_per_update: one of them")
     size = request.budget_tokens if request.budget_tokens is not None else request.groups_per_update
-    if size is None or size < 1:
+    if size is None or not 1 <= size < 2**53:
         raise InvalidError(f"the size of a cut must be 1 or more, got {size}")
+    check_fractions(request.fractions, "fractions")
 
 
 def _first_fresh(ledger: Ledger) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.errors import ConflictError, LimitError
+from penstock.errors import ConflictError, InvalidError, LimitError
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.credits import estimate, fits
 from penstock.ledger.states import move_group, move_member
@@ -36,14 +36,41 @@ class Opened:
 
 def open_run(ledger: Ledger | None, run: str, laws: Laws, initial_digest: str, now: float) -> Decision[RunRecord]:
     """A run opens with version 0, the initial weights. Opened again it takes the new laws and must name the same weights."""
+    check_laws(laws)
     if ledger is None:
         record = RunRecord(run=run, laws=laws, opened_at=now)
         return Decision(record, (record, Version(run=run, version=0, digest=initial_digest, live=True, recorded_at=now)))
     known = ledger.versions[0].digest
     if initial_digest != known:
         raise ConflictError(f"run {run} started from weights {known}, not from {initial_digest}; choose another name for a new run")
+    for name in ("annotations", "min_group_size"):
+        if getattr(laws, name) != getattr(ledger.laws, name) and ledger.groups:
+            raise ConflictError(f"{name} cannot change while {len(ledger.groups)} groups are under way: they were judged by {getattr(ledger.laws, name)}")
     record = replace(ledger.run, laws=laws)
     return Decision(record, () if record == ledger.run else (record,))
+
+
+def check_laws(laws: Laws) -> None:
+    """Raise `InvalidError` for laws that nobody can keep."""
+    least = {"max_lag": 0, "min_group_size": 1, "max_retries": 0, "max_reuse": 1, "credit_tokens": 1}
+    for name, bound in least.items():
+        if not bound <= getattr(laws, name) < 2**53:
+            raise InvalidError(f"laws.{name}: must be {bound} or more, got {getattr(laws, name)}")
+    if laws.credit_groups is not None and not 1 <= laws.credit_groups < 2**53:
+        raise InvalidError(f"laws.credit_groups: must be 1 or more, got {laws.credit_groups}")
+    for name in ("session_seconds", "term_seconds"):
+        if not 0 < getattr(laws, name) < 1e9:
+            raise InvalidError(f"laws.{name}: must be above 0, got {getattr(laws, name)}")
+    check_fractions(laws.fractions, "laws.fractions")
+
+
+def check_fractions(fractions: Mapping[str, float], field: str) -> None:
+    """Raise `InvalidError` for shares that are not shares."""
+    for environment, fraction in fractions.items():
+        if not 0 <= fraction <= 1:
+            raise InvalidError(f"{field}.{environment}: must be 0 to 1, got {fraction}")
+    if sum(fractions.values()) > 1 + 1e-6:
+        raise InvalidError(f"{field}: they add up to {sum(fractions.values()):g}, which is more than 1")
 
 
 def open_group(
@@ -63,6 +90,9 @@ def open_group(
 
     Raises `LimitError` while the environment has no credit left for a group to train on, `ConflictError` if the id means another group.
     """
+    for field, value, least in (("size", size, 1), ("seed", seed, 0), ("first_estimate", first_estimate, 0)):
+        if not least <= value < 2**63:
+            raise InvalidError(f"{field}: must be {least} or more and fit in 63 bits, got {value}")
     known = ledger.find_group(past, group_id)
     if known is not None:
         if (known.environment, known.problem_id, known.purpose, known.size) != (environment, problem_id, purpose, size):

@@ -50,7 +50,7 @@ def claim(ledger: Ledger, session: str, count: int, environments: Iterable[str] 
         held = [ledger.members[group_id][member] for group_id, member in ledger.claims[session]]
         return Decision(tuple(_slot(ledger, member) for member in held if member.claim == number))
     renewed = replace(known, claims=known.claims + 1 if number is None else number)
-    names = sorted(ledger.free if environments is None else environments)
+    names = sorted(ledger.free if environments is None else set(environments))
     queues = [_free_slots(ledger, name) for name in names]
     slots: list[Slot] = []
     records: list[Record] = [renewed]

@@ -69,7 +69,9 @@ def publish(ledger: Ledger, version: int, term: int) -> Decision[Version]:
     if known.live:
         return Decision(known)
     live = [replace(earlier, live=True) for earlier in ledger.versions.values() if earlier.version <= version and not earlier.live]
-    updates = {earlier.update for earlier in live}
+    # A version that a recut has undone may name an update that is under way again: only standing outcomes give credit back.
+    standing = {outcome.version: outcome.update for outcome in ledger.outcomes.values()}
+    updates = {standing[earlier.version] for earlier in live if earlier.version in standing}
     credits = [replace(group, credit=0) for group in _planned(ledger, updates) if group.credit]
     return Decision(replace(known, live=True), (*live, *credits))
 
@@ -113,10 +115,10 @@ def retire(ledger: Ledger, update: int, term: int) -> Decision[CheckpointRecord]
     return Decision(retired, (retired,))
 
 
-def _planned(ledger: Ledger, updates: set[int | None] | set[int]) -> Iterator[GroupRecord]:
+def _planned(ledger: Ledger, updates: set[int]) -> Iterator[GroupRecord]:
     """Groups under way that were cut into one of `updates`, each once."""
     seen: set[str] = set()
-    for update in sorted(update for update in updates if update is not None):
+    for update in sorted(updates):
         plan = ledger.plans.get(update)
         for planned in plan.groups if plan else ():
             group = ledger.groups.get(planned.id)

@@ -110,6 +110,10 @@ def _open_group(ledger: Ledger, past: Past, rollout: RolloutRecord) -> GroupReco
     group = ledger.find_group(past, rollout.group_id)
     if group is None:
         raise UnknownError(f"no group {rollout.group_id}; open it first")
+    if rollout.environment not in ("", group.environment) or rollout.problem_id not in ("", group.problem_id):
+        raise InvalidError(
+            f"group {group.id} is for problem {group.problem_id} of {group.environment}; this is a try at {rollout.problem_id} of {rollout.environment}"
+        )
     if group.state in ENDED:
         raise ConflictError(f"group {group.id} is {group.state}{f' ({group.reason})' if group.reason else ''} and takes no more members")
     if rollout.member not in range(group.size):

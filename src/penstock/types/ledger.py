@@ -166,6 +166,10 @@ class RolloutRecord:
     status: RolloutStatus
     digest: str
     """xxh3-128 in hex of the payload as accepted."""
+    environment: str = ""
+    """As the rollout says, and so must its group; empty: it does not say."""
+    problem_id: str = ""
+    """Likewise."""
     reward: float | None = None
     tokens: int = 0
     """Tokens of its kept paths, each segment once."""
@@ -393,7 +397,7 @@ class Snapshot:
     rollouts: tuple[RolloutRecord, ...]
     """Stored rollouts of the open and complete ones."""
     annotations: tuple[AnnotationRecord, ...]
-    """Those of the complete ones."""
+    """Those of the open and complete ones."""
     sessions: tuple[SessionRecord, ...]
     """Those that have not ended."""
     term: TermRecord | None

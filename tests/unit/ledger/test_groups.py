@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from penstock import ledger as law
@@ -190,3 +193,38 @@ def test_the_cursor_follows_the_groups_that_were_opened() -> None:
     book.open("sort/1/2")
     book.open("by hand")
     assert book.ledger.cursors == {"sort": (1, 3)}
+
+
+def test_a_try_at_another_problem_does_not_fill_a_group() -> None:
+    book = Notebook()
+    book.open("s/0/0", environment="env")
+    accepted = book.write("s/0/0", 0).rollout
+    for wrong in ({"environment": "other"}, {"problem_id": "other"}):
+        foreign = replace(accepted, uid="foreign", member=1, **wrong)
+        payload = Payload(run="run", uid="foreign", content_type="json", body=b"", digest=foreign.digest)
+        with pytest.raises(InvalidError, match="is for problem s/0/0 of env"):
+            law.accept(book.ledger, book, foreign, payload, 0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_lag": -1}, {"min_group_size": 0}, {"session_seconds": -1.0}, {"fractions": {"a": 7.5}}, {"fractions": {"a": 0.6, "b": 0.6}}, {"credit_groups": 0}],
+)
+def test_laws_that_nobody_can_keep_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match="^laws"):
+        law.open_run(None, "run", Laws(**wrong), "weights-0", 0.0)
+
+
+def test_what_groups_were_judged_by_cannot_change_while_they_are_under_way() -> None:
+    book = Notebook(Laws(annotations=("judge",)))
+    book.fill("s/0/0")
+    with pytest.raises(ConflictError, match="annotations cannot change while 1 groups"):
+        law.open_run(book.ledger, "run", Laws(), "weights-0", 1.0)
+    with pytest.raises(ConflictError, match="min_group_size"):
+        law.open_run(book.ledger, "run", Laws(annotations=("judge",), min_group_size=3), "weights-0", 1.0)
+
+
+@pytest.mark.parametrize("wrong", [{"size": 0}, {"first_estimate": -1}, {"size": 2**64}])
+def test_a_group_that_could_never_end_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match=next(iter(wrong))):
+        Notebook().open("s/0/0", **wrong)

@@ -102,3 +102,10 @@ def test_seeds_of_slots_differ_by_member_and_retry() -> None:
     seeds = {law.slots.slot_seed(7, member, retry) for member in range(4) for retry in range(4)}
     assert len(seeds) == 16
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_environment_named_twice_hands_out_each_slot_once() -> None:
+    book = Notebook()
+    book.open("s/0/0")
+    slots = book.do(law.claim(book.ledger, session(book), 10, ["env", "env"], book.now))
+    assert [slot.member for slot in slots] == [0, 1]

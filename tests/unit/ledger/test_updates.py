@@ -285,3 +285,39 @@ def test_a_run_opens_with_its_initial_weights_and_only_with_those() -> None:
     assert book.do(law.open_run(book.ledger, "run", Laws(max_lag=3), "weights-0", 1.0)).laws.max_lag == 3
     with pytest.raises(ConflictError, match="weights-0"):
         law.open_run(book.ledger, "run", Laws(), "foreign", 1.0)
+
+
+def test_a_version_that_a_recut_has_undone_gives_no_credit_back_for_the_plan_that_took_its_place() -> None:
+    book = Notebook(Laws(max_lag=9))
+    book.learner("one")
+    book.fill("s/0/0")
+    book.cut(0)
+    book.record(0)
+    term = book.learner("two", resume="recut", replaces="one")
+    book.cut(0, term)
+    held = book.ledger.counts_of("env", Purpose.TRAIN)
+    assert held.held_tokens == 20
+    book.publish(1, term)
+    assert held.held_tokens == 20
+    book.record(0, term, digest="other")
+    book.publish(2, term)
+    assert held.held_tokens == 0
+
+
+def test_a_cut_by_shares_that_are_none_is_refused() -> None:
+    book = Notebook()
+    book.learner()
+    with pytest.raises(InvalidError, match=r"fractions\.a"):
+        book.cut(0, groups_per_update=1, fractions={"a": 2.0})
+
+
+def test_retiring_twice_is_retiring_once() -> None:
+    book = Notebook(Laws(max_lag=9))
+    book.learner()
+    book.keep(0)
+    book.fill("s/0/0")
+    book.cut(0)
+    book.record(0)
+    book.keep(1)
+    for _ in range(2):
+        assert not book.do(law.retire(book.ledger, 0, 1)).kept
