@@ -56,7 +56,7 @@ def _own_template(directory: Path, config: Mapping[str, Any]) -> str:
         return _read_text(directory / "chat_template.jinja")
     own = config.get("chat_template")
     if isinstance(own, list):
-        own = {one["name"]: one["template"] for one in own}.get("default")
+        own = next((one.get("template") for one in own if isinstance(one, dict) and one.get("name") == "default"), None)
     if not isinstance(own, str):
         raise ConfigError(f"{directory} holds no chat template; name a built-in one ({', '.join(BUILTIN_TEMPLATES)})")
     return own
@@ -72,7 +72,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(_read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} does not hold a JSON object")

@@ -17,12 +17,16 @@ _NOT_TEXT = re.compile(f"[{RESERVED}\ud800-\udfff]")
 
 
 def check_messages(messages: Sequence[Message], tools: Sequence[Json] | None = None) -> None:
-    """Raises `InvalidError` for an unknown role, a reserved noncharacter or a lone surrogate, anywhere."""
+    """Raises `InvalidError` for an unknown role, a reserved noncharacter or a lone surrogate, anywhere, and for what is nested too deep to look at."""
     for index, message in enumerate(messages):
         if message.role not in ROLES:
             raise InvalidError(f"message {index} has the role {message.role!r}; known are {', '.join(sorted(ROLES))}")
-        _check(as_json(message), f"message {index}")
-    _check(copied(tools), "tools")
+    try:
+        for index, message in enumerate(messages):
+            _check(as_json(message), f"message {index}")
+        _check(copied(tools), "tools")
+    except RecursionError:
+        raise InvalidError("a message or tool is nested too deep") from None
 
 
 def check_text(text: str, where: str = "the text") -> None:
@@ -61,7 +65,7 @@ def _with_object_arguments(call: Any) -> Any:
         return call
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 

@@ -30,7 +30,7 @@ class TemplateSource:
         self.text = text
         try:
             self.tree = self.environment.parse(text)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise ConfigError(f"the chat template is not valid Jinja: {error}") from error
 
     def spells(self, spelling: str) -> bool:
@@ -116,7 +116,7 @@ class Renderer:
         try:
             return template.render(documents=None, add_generation_prompt=add_generation_prompt, **context)
         # A template is foreign code: what it does with a shape it does not know (None + str, a missing key) is its way to refuse.
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InvalidError(f"the chat template refuses these messages: {self._vocabulary.spell(str(error))}") from error
 
 

@@ -23,6 +23,7 @@ LEAD = "\ufdd0"
 """Opens a mark. A Unicode noncharacter, never meant for interchange; messages that hold it are refused (see `renderer`)."""
 _FIRST_NUMBER = 0xF0000
 _ANCHOR = LEAD + chr(_FIRST_NUMBER - 1)
+_LARGEST_ID = int(np.iinfo(np.int32).max)
 _MARK = re.compile(LEAD + "(.)", re.DOTALL)
 
 
@@ -115,7 +116,7 @@ class Vocabulary:
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
         # The anchor keeps decoders from dropping the space in front of the first word.
-        inside = [self._anchor_id, *(int(one) for one in ids if 0 <= one != self._anchor_id)]
+        inside = [self._anchor_id, *(int(one) for one in ids if 0 <= one <= _LARGEST_ID and one != self._anchor_id)]
         return str(self._twin.decode(inside, skip_special_tokens=False)).removeprefix(_ANCHOR)
 
 

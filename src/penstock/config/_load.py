@@ -101,9 +101,13 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
 def _scalar(value: Any, hint: Any, key: str) -> Any:
     kind = type(value)
     if hint is float and kind in (int, float):
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer that no float comes near
+            number = math.inf
+        if not math.isfinite(number):
             raise _wrong(value, hint, key)
-        return float(value)
+        return number
     if hint is Path and kind is str:
         return Path(value)
     if isinstance(hint, type) and issubclass(hint, Enum):

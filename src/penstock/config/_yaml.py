@@ -27,6 +27,14 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the name and type are PyYAML's
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        # A tag that is written out (`!!int ""`, `!!bool x`) is believed before the text is looked at.
+        except (ValueError, LookupError, AttributeError) as error:
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            raise ConfigError(f"line {node.start_mark.line + 1}: the value is not of type {kind}: {error!r:.80}") from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:

@@ -32,7 +32,7 @@ def test_every_id_of_the_byte_tokenizer_has_a_spelling(tmp_path: Path) -> None:
     template = ChatTemplate.load(tmp_path)
     assert template.decode(range(32, 127)) == "".join(map(chr, range(32, 127)))
     assert template.decode([300, 511]) == "<|reserved_300|><|reserved_511|>"
-    assert template.decode([512, 513, -1, 65]) == "A"
+    assert template.decode([512, 513, -1, 2**31, 2**40, 65]) == "A"
 
 
 def test_a_plain_template_is_only_text_and_an_end(tmp_path: Path) -> None:
@@ -73,6 +73,21 @@ def test_a_directory_without_a_template_takes_a_built_in_one(tmp_path: Path) -> 
     assert ChatTemplate.load(tmp_path, template="plain").open(HELLO).ids.tolist() == list("héllo".encode())
 
 
+def test_a_list_of_templates_without_a_default_is_none(tmp_path: Path) -> None:
+    write_byte_tokenizer(tmp_path, "chatml")
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"x": 1}, 5, {"name": "default"}]}')
+    with pytest.raises(ConfigError, match="no chat template"):
+        ChatTemplate.load(tmp_path)
+
+
+def test_a_template_that_calls_itself_without_end_is_refused(tmp_path: Path) -> None:
+    write_byte_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+    with pytest.raises(ConfigError, match="does not render a plain question"):
+        ChatTemplate.load(tmp_path)
+
+
 def test_ends_named_by_the_generation_config_count(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path, "chatml")
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [256, 260]}')
@@ -80,7 +95,14 @@ def test_ends_named_by_the_generation_config_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("tokenizer.json", "{"), ("tokenizer_config.json", "["), ("tokenizer_config.json", "[]"), ("tokenizer.json", None)]
+    ("name", "content"),
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer_config.json", "["),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("tokenizer.json", None),
+    ],
 )
 def test_a_broken_directory_is_refused_by_name(tmp_path: Path, name: str, content: str | None) -> None:
     write_byte_tokenizer(tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.chat import ChatTemplate, write_byte_tokenizer
+from penstock.errors import InvalidError
 from penstock.types import Message
 
 STYLES = Path(__file__).parents[2] / "data" / "templates"
@@ -42,6 +43,20 @@ def test_names_arguments_and_tools_stay_text(chatml: ChatTemplate) -> None:
     messages = [Message(role="user", content="x"), Message(role="assistant", tool_calls=(call,))]
     assert counts(chatml, messages, IM_END, tools) == 3
     assert counts(chatml, messages, 264, tools) == 2  # one in the instructions, one around the call
+
+
+def test_arguments_that_are_nested_without_end_stay_text(chatml: ChatTemplate) -> None:
+    call = {"function": {"name": "look", "arguments": "[" * 100_000}}
+    messages = [Message(role="user", content="x"), Message(role="assistant", tool_calls=(call,))]
+    assert "[" * 100_000 in chatml.decode(chatml.open(messages).ids)
+
+
+def test_a_tool_that_is_nested_too_deep_is_refused(chatml: ChatTemplate) -> None:
+    deep: object = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidError, match="nested too deep"):
+        chatml.open([Message(role="user", content="x")], [deep])
 
 
 def test_tokens_added_by_delta_are_text_too(chatml: ChatTemplate) -> None:
