@@ -7,8 +7,8 @@ from itertools import takewhile
 
 import xxhash
 
-from penstock.trace.paths import kept_paths, kept_segments
-from penstock.types import Rollout, Segment, Source, Trace
+from penstock.trace.paths import kept_paths
+from penstock.types import Rollout, Segment, Source, Trace, kept_segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

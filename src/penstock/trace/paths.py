@@ -1,18 +1,10 @@
-"""Paths through a trace: which segments are kept, which leaves they lead to, which messages stand on the way. Used by the views."""
+"""Paths through a trace: which leaves the kept segments lead to, which messages stand on the way. Used by the views."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.types import Mark, Trace
-
-
-def kept_segments(trace: Trace) -> list[bool]:
-    """For each segment, whether neither it nor anything it hangs on was abandoned."""
-    kept: list[bool] = []
-    for segment in trace.segments:
-        kept.append(segment.abandoned is None and (segment.parent is None or kept[segment.parent]))
-    return kept
+from penstock.types import Mark, Trace, kept_segments
 
 
 def kept_paths(trace: Trace) -> list[tuple[int, ...]]:

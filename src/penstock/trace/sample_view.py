@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from penstock.errors import InvalidError
 from penstock.trace.checks import checked_number
-from penstock.trace.paths import kept_paths, kept_segments, step_marks
-from penstock.types import Rollout, Sample, Segment, Source, Trace
+from penstock.trace.paths import kept_paths, step_marks
+from penstock.types import Rollout, Sample, Segment, Source, Trace, kept_segments
 
 Advantages = float | Sequence[float] | Mapping[int, float] | None
 """One for the rollout; one for each of `steps(rollout)`; or by number of the message among `Trace.marks`. None: zero."""

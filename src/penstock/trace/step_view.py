@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.trace.paths import Conversation, conversation, is_kept, kept_segments, step_marks
-from penstock.types import Json, Mark, Message, Rollout, RolloutStatus, Source, StepData, Trace
+from penstock.trace.paths import Conversation, conversation, is_kept, step_marks
+from penstock.types import Json, Mark, Message, Rollout, RolloutStatus, Source, StepData, Trace, kept_segments
 
 
 def steps(rollout: Rollout) -> list[StepData]:

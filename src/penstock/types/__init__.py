@@ -62,6 +62,7 @@ from penstock.types.tokens import (
     Trace,
     Usage,
     VersionRun,
+    kept_segments,
 )
 
 __all__ = [
@@ -115,4 +116,5 @@ __all__ = [
     "Version",
     "VersionRun",
     "WeightManifest",
+    "kept_segments",
 ]

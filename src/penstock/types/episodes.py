@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from penstock.types.tokens import Float32Array, InferenceMetadata, Int32Array, Json, Message, NamedArrays, Segment, Trace
+from penstock.types.tokens import Float32Array, InferenceMetadata, Int32Array, Json, Message, NamedArrays, Segment, Trace, kept_segments
 
 
 class Purpose(StrEnum):
@@ -100,9 +100,9 @@ class Rollout:
 
     def __iter__(self) -> Iterator[Turn]:
         segments = self.trace.segments
-        gone = _abandoned(segments)
+        kept = kept_segments(self.trace)
         for mark in self.trace.marks:
-            if mark.stop > mark.start and gone[mark.stop - 1]:
+            if mark.stop > mark.start and not kept[mark.stop - 1]:
                 continue
             own = segments[mark.start : mark.stop]
             logprobs = [segment.logprobs for segment in own if segment.logprobs is not None]
@@ -116,14 +116,6 @@ class Rollout:
                 inference_metadata=mark.inference,
                 timestamp=mark.timestamp,
             )
-
-
-def _abandoned(segments: tuple[Segment, ...]) -> list[bool]:
-    """For each segment, whether it or something it hangs on was abandoned."""
-    gone: list[bool] = []
-    for segment in segments:
-        gone.append(segment.abandoned is not None or (segment.parent is not None and gone[segment.parent]))
-    return gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ Json = Any
 
 
 class Source(StrEnum):
-    """Where the tokens of a segment come from. Loss lies on `sampled` ones (see SEMANTICS of an estimator for `injected`)."""
+    """Where the tokens of a segment come from. Loss lies on `sampled` ones; whether also on `injected` ones is up to the objective."""
 
     SAMPLED = "sampled"
     TEMPLATE = "template"
@@ -160,3 +160,11 @@ class Trace:
     """Parents stand before their children."""
     marks: tuple[Mark, ...] = ()
     """Messages in the order they were recorded, those of abandoned branches included."""
+
+
+def kept_segments(trace: Trace) -> list[bool]:
+    """For each segment, whether neither it nor anything it hangs on was abandoned."""
+    kept: list[bool] = []
+    for segment in trace.segments:
+        kept.append(segment.abandoned is None and (segment.parent is None or kept[segment.parent]))
+    return kept
