@@ -500,6 +500,16 @@ class StoreContract:
 
     # Snapshots
 
+    def test_cursors_count_only_ids_that_the_ledger_counts(self, rig: Rig) -> None:
+        store = rig.open()
+        ids = ["src/0/999999999", "src/0/1000000000", "src/1000000000/0", "by-hand", "src/deep/2/3"]
+        store.submit([RUN, *(group(index, id=group_id) for index, group_id in enumerate(ids))])
+        rig.settle(store)
+        snapshot = store.load("demo")
+        assert snapshot is not None
+        assert snapshot.cursors == {"src": (0, 999_999_999), "src/deep": (2, 3)}
+        store.close()
+
     def test_a_snapshot_holds_what_the_ledger_needs_and_no_more(self, rig: Rig) -> None:
         store = rig.open()
         states = list(GroupState)
@@ -517,7 +527,7 @@ class StoreContract:
         assert [found.state for found in snapshot.groups] == [GroupState.OPEN, GroupState.COMPLETE, GroupState.READY, GroupState.BOUND]
         assert [(slot.group_id, slot.member) for slot in snapshot.members] == [("src/0/0", 0), ("src/0/0", 1), ("src/0/1", 0), ("src/0/1", 1)]
         assert [found.uid for found in snapshot.rollouts] == ["u0", "u1"]
-        assert [note.rollout_uid for note in snapshot.annotations] == ["u1"]
+        assert [note.rollout_uid for note in snapshot.annotations] == ["u0", "u1"]
         assert [session.session for session in snapshot.sessions] == ["s0", "s2"]
         assert [found.update for found in snapshot.plans] == [8, 9, 10, 11]
         assert [found.update for found in snapshot.outcomes] == [found.version for found in snapshot.versions] == list(range(12))
@@ -611,7 +621,7 @@ def _recount(records: Sequence[Record]) -> Snapshot:
         groups=tuple(each for each in in_order if each.state not in ("spent", "dropped")),
         members=tuple(slot for each in growing for slot in slots_of[each.id]),
         rollouts=tuple(one for each in growing for one in tries_of[each.id]),
-        annotations=tuple(note for each in growing if each.state == "complete" for note in notes_of[each.id]),
+        annotations=tuple(note for each in growing for note in notes_of[each.id]),
         sessions=(),
         term=None,
         plans=(),

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.services.store_contract import ONE_OF_EACH, RUN, StoreContract, entry, group, member, outcome, payload, plan, rollout
 
 from penstock.buffer.store import Bounds, SqliteStore, Store
-from penstock.errors import CorruptError, InvalidError, LimitError, StoreError, StoreFullError, UnknownError
-from penstock.types import GroupState, MemberState
+from penstock.errors import CorruptError, InvalidError, InvariantError, LimitError, StoreError, StoreFullError, UnknownError
+from penstock.types import GroupState, MemberState, Record
 
 
 class SqliteRig:
@@ -150,6 +151,26 @@ def test_a_number_beyond_what_sqlite_keeps_fails_alone(path: Path) -> None:
     futures = [store.submit([group(0)]), store.submit([group(1, order=1 << 63)]), store.submit([group(2)])]
     assert [type(future.exception(30)) for future in futures] == [type(None), InvalidError, type(None)]
     store.close()
+
+
+@pytest.mark.parametrize("record", [group(1, order=np.int64(1)), group(1, order=True), entry("e", np.int64(0))], ids=["numpy", "bool", "journal"])
+def test_a_column_that_could_not_be_read_again_is_refused_before_anything_waits(path: Path, record: Record) -> None:
+    store = SqliteStore(path)
+    refused = store.submit([RUN, record])
+    assert refused.done()
+    with pytest.raises(InvariantError, match=r"must be an int, a str, a float or None, got the (int64|bool)"):
+        refused.result()
+    assert store.runs() == ()
+    store.submit([RUN, group(0)]).result(5)
+    store.close()
+
+
+def test_a_closed_store_is_not_reopened_beside_another_writer(path: Path) -> None:
+    store = SqliteStore(path)
+    store.close()
+    with pytest.raises(StoreError, match="is closed"):
+        store.reopen()
+    SqliteStore(path).close()
 
 
 def test_a_store_may_be_bounded_in_bytes_and_goes_on_when_the_bound_is_raised(path: Path) -> None:

@@ -140,7 +140,7 @@ class MemoryStore:
             groups=tuple(group for group in groups if group.state not in (GroupState.SPENT, GroupState.DROPPED)),
             members=tuple(member for group in growing for member in self.members(run, group.id)),
             rollouts=tuple(rollout for group in growing for rollout in self.rollouts(run, group.id)),
-            annotations=tuple(found for group in growing if group.state is GroupState.COMPLETE for found in self.annotations(run, group.id)),
+            annotations=tuple(found for group in growing for found in self.annotations(run, group.id)),
             sessions=tuple(sorted((each for each in self._all(("session", run), SessionRecord) if not each.ended), key=lambda each: each.session)),
             term=self._one((("term", run), 0), TermRecord),
             plans=tuple(sorted((plan for plan in self._every(("plan", run), Plan) if plan.update >= first_plan), key=lambda plan: plan.update)),

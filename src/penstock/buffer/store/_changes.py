@@ -19,6 +19,7 @@ from penstock.buffer.store._rows import (
     PAYLOAD_COLUMNS,
     TABLES,
     Row,
+    journal_key,
     journal_of,
     journal_row,
     payload_of,
@@ -59,7 +60,7 @@ class ChangeSet:
 
 
 def change_set(records: Sequence[Record]) -> ChangeSet:
-    """`records` ready for the writer. Raises `InvalidError` for a record that cannot be encoded."""
+    """`records` ready for the writer. Raises `InvalidError` for a record that cannot be encoded, `InvariantError` for one whose columns cannot be kept."""
     rows: list[tuple[str, Row]] = []
     payloads: list[Payload] = []
     entries: list[JournalEntry] = []
@@ -67,6 +68,7 @@ def change_set(records: Sequence[Record]) -> ChangeSet:
         if isinstance(record, Payload):
             payloads.append(record)
         elif isinstance(record, JournalEntry):
+            journal_key(record)
             entries.append(record)
         else:
             table = TABLES[type(record)]

@@ -31,7 +31,7 @@ Damaged = Callable[[str, str, str, CorruptError, object], None]
 """Told of kind, run, key, what is wrong, and the bytes."""
 
 _FACT = "WHERE run = ? AND kind = ?"
-_OF_GROUPS = "WHERE run = ?1 AND group_id IN (SELECT id FROM groups WHERE run = ?1 AND state IN ({}))"
+_OF_GROWING = "WHERE run = ?1 AND group_id IN (SELECT id FROM groups WHERE run = ?1 AND state IN ('open', 'complete'))"
 _COUNT_GROUPS = """
 SELECT state, environment, purpose, reason, source,
        count(*), max(cursor), max(ord), max(ready_ord), count(ready_tokens), sum(ready_tokens), sum(lost_longest)
@@ -73,10 +73,9 @@ class Reads:
             return None
         groups = sorted(self.many(GROUPS, "WHERE run = ? AND state IN ('open', 'complete', 'ready', 'bound')", (run,)), key=lambda group: group.order)
         order = {group.id: group.order for group in groups}
-        growing = _OF_GROUPS.format("'open', 'complete'")
-        members = [member for member in self.many(MEMBERS, growing, (run,)) if member.group_id in order]
-        rollouts = [rollout for rollout in self.many(ROLLOUTS, growing, (run,)) if rollout.group_id in order]
-        annotations = [found for found in self.many(ANNOTATIONS, _OF_GROUPS.format("'complete'"), (run,)) if found.group_id in order]
+        members = [member for member in self.many(MEMBERS, _OF_GROWING, (run,)) if member.group_id in order]
+        rollouts = [rollout for rollout in self.many(ROLLOUTS, _OF_GROWING, (run,)) if rollout.group_id in order]
+        annotations = [found for found in self.many(ANNOTATIONS, _OF_GROWING, (run,)) if found.group_id in order]
         checkpoints = self.many(CHECKPOINTS, f"{_FACT} AND live = 1 ORDER BY key", (run, CHECKPOINTS.kind))
         first_plan = checkpoints[-1].update - 1 if checkpoints else 0
         counts = [GroupCount(*row) for row in self._connection.execute(_COUNT_GROUPS, (run,))]

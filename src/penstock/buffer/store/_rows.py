@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.buffer.store.places import cursor
-from penstock.errors import CorruptError, InputError, SchemaError
+from penstock.errors import CorruptError, InputError, InvariantError, SchemaError
 from penstock.types import (
     AnnotationRecord,
     CheckpointRecord,
@@ -31,6 +31,7 @@ from penstock.wire import checksum, decode_msgpack, encode_msgpack
 R = TypeVar("R")
 Row = tuple[Any, ...]
 """Values of `columns`, then checksum and body."""
+_COLUMN_TYPES = frozenset((int, str, float, type(None)))
 
 COMPRESS_FROM_BYTES = 4096
 """Smaller payloads save nothing: SQLite gives them a page anyway."""
@@ -56,8 +57,11 @@ class Table(Generic[R]):
         return f"SELECT {', '.join(self.columns)}, checksum, body FROM {self.name}"
 
     def row(self, record: R) -> Row:
+        """The row of a record. Raises `InvalidError` if it cannot be encoded, `InvariantError` if a column holds what SQLite would not give back."""
+        values = self.values(record)
+        check_columns(self.columns, values, self.kind)
         body = encode_msgpack(record)
-        return (*self.values(record), signed_checksum(body), body)
+        return (*values, signed_checksum(body), body)
 
     def record(self, row: Row) -> R:
         """The record of a row. Raises `CorruptError` if anything in the row is not what was written."""
@@ -77,6 +81,13 @@ class Table(Generic[R]):
 
     def describe(self, row: Row) -> str:
         return f"{self.kind} {self.key_text(row)!r} of run {row[0]!r}"
+
+
+def check_columns(columns: tuple[str, ...], values: Row, kind: str) -> None:
+    """Raise `InvariantError` for a value that SQLite would keep as something else. It takes a numpy integer for bytes: the row could never be read again."""
+    for column, value in zip(columns, values, strict=True):
+        if type(value) not in _COLUMN_TYPES:
+            raise InvariantError(f"the column {column} of a {kind} must be an int, a str, a float or None, got the {type(value).__name__} {value!r}")
 
 
 def key_text(*parts: object) -> str:
@@ -197,8 +208,15 @@ def payload_of(row: Row) -> Payload:
 
 
 def journal_row(entry: JournalEntry) -> Row:
-    head = (entry.run, entry.episode, entry.index)
+    head = journal_key(entry)
     return (*head, _sealed(head, entry.body), entry.body)
+
+
+def journal_key(entry: JournalEntry) -> Row:
+    """Run, episode and index. Raises `InvariantError` as `Table.row` does."""
+    key = (entry.run, entry.episode, entry.index)
+    check_columns(("run", "episode", "idx"), key, "journal entry")
+    return key
 
 
 def journal_of(row: Row) -> JournalEntry:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from penstock.ledger.book import split_group_id
 from penstock.types import (
     AnnotationRecord,
     CheckpointRecord,
@@ -62,17 +63,15 @@ def places(record: Record) -> tuple[Place, ...]:
 
 
 def cursor(group_id: str) -> tuple[str, int, int] | None:
-    """(source, pass, index) of a group id of that form, None for any other. Numbers that no counter reaches are not taken for one.
+    """(source, pass, index) of a group id of that form, None for any other.
 
     >>> cursor("gsm8k/train/3/120")
     ('gsm8k/train', 3, 120)
     >>> cursor("held-out") is None
     True
     """
-    source, *numbers = group_id.rsplit("/", 2)
-    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
-        return None
-    return source, int(numbers[0]), int(numbers[1])
+    source, place = split_group_id(group_id)
+    return None if place is None else (source, *place)
 
 
 def by_try(rollout: RolloutRecord) -> tuple[int, int, str]:

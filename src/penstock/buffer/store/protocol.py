@@ -35,8 +35,9 @@ class Store(Protocol):
 
         After such a failure every later submit fails too until `reopen`; what was acknowledged before stays readable. Other failures concern this
         change set alone: `ConflictError` for a payload or journal entry that is stored with other content (the same content again is
-        no change), `InvariantError` for a member whose group is neither stored nor among `records`, `InvalidError` for a record that cannot be
-        encoded, `LimitError` when too much waits. Nothing is raised here: all of them come through the future, which cannot be cancelled.
+        no change), `InvariantError` for a member whose group is neither stored nor among `records` and for a field that the store would not give
+        back as it was (a numpy integer), `InvalidError` for a record that cannot be encoded, `LimitError` when too much waits.
+        Nothing is raised here: all of them come through the future, which cannot be cancelled.
         An empty change set is a durable write too, to find out whether one is possible.
         """
 

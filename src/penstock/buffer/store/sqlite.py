@@ -116,6 +116,9 @@ class SqliteStore:
         if self._writer is None:
             self._readers.close()
             return
+        # Without the lock another process may be writing by now.
+        if self._writer_lock is None:
+            raise StoreError(f"{self._path} is closed")
         self._writer.stop(forget=True)
         self._readers.close()
         self._writer.close()
