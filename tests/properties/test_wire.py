@@ -57,7 +57,7 @@ def arrays(draw: st.DrawFn, dtype: Any = None, length: int | None = None) -> np.
 @st.composite
 def segments(draw: st.DrawFn, parent: int | None) -> Segment:
     source = draw(st.sampled_from(Source))
-    num_tokens = draw(st.integers(0, 5))
+    num_tokens = draw(st.integers(1, 5))
     ids = draw(st.lists(st.integers(0, 255) | st.integers(0, 65_535) | st.integers(0, 2**31 - 1), min_size=num_tokens, max_size=num_tokens))
     logprobs = draw(st.lists(st.floats(-(2.0**100), 0.0, width=32), min_size=num_tokens, max_size=num_tokens)) if source is Source.SAMPLED else None
     versions: list[VersionRun] = []
@@ -70,7 +70,7 @@ def segments(draw: st.DrawFn, parent: int | None) -> Segment:
         logprobs=None if logprobs is None else np.array(logprobs, np.float32),
         versions=tuple(versions),
         arrays=draw(st.dictionaries(IDS, arrays(length=num_tokens), max_size=2)),
-        media=tuple(draw(st.lists(TEXTS, max_size=1))),
+        media=tuple(draw(st.lists(st.text("0123456789abcdef", min_size=1, max_size=4), max_size=1))),
         abandoned=draw(st.none() | TEXTS),
     )
 
@@ -81,7 +81,7 @@ def traces(draw: st.DrawFn) -> Trace:
     tree = tuple(draw(segments(index - 1 if index and chained else None)) for index, chained in enumerate(parents))
     marks = []
     for _ in range(draw(st.integers(0, 2))):
-        start = draw(st.integers(0, len(tree)))
+        start = draw(st.integers(max((mark.stop for mark in marks), default=0), len(tree)))
         marks.append(dataclasses.replace(draw(values(Mark)), start=start, stop=draw(st.integers(start, min(start + 1, len(tree))))))
     return Trace(segments=tree, marks=tuple(marks))
 

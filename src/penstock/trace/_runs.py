@@ -105,11 +105,11 @@ def versions_between(versions: Sequence[VersionRun], start: int, stop: int) -> t
 def _joined(chunks: Sequence[Tokens]) -> Tokens:
     first = chunks[0]
     return Tokens(
-        ids=_read_only(np.concatenate([chunk.ids for chunk in chunks])),
+        ids=read_only(np.concatenate([chunk.ids for chunk in chunks])),
         source=first.source,
-        logprobs=None if first.logprobs is None else _read_only(np.concatenate([chunk.logprobs for chunk in chunks if chunk.logprobs is not None])),
+        logprobs=None if first.logprobs is None else read_only(np.concatenate([chunk.logprobs for chunk in chunks if chunk.logprobs is not None])),
         versions=_merged_versions([run for chunk in chunks for run in chunk.versions]),
-        arrays={name: _read_only(np.concatenate([chunk.arrays[name] for chunk in chunks])) for name in first.arrays},
+        arrays={name: read_only(np.concatenate([chunk.arrays[name] for chunk in chunks])) for name in first.arrays},
         media=first.media,
     )
 
@@ -125,6 +125,7 @@ def _merged_versions(versions: Sequence[VersionRun]) -> tuple[VersionRun, ...]:
     return tuple(merged)
 
 
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, closed for writing."""
     array.setflags(write=False)
     return array

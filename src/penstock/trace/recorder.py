@@ -17,15 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidError
-from penstock.trace._runs import Place, Run, Tokens
-from penstock.trace.checks import check_evidence, check_trace, check_versions, checked_arrays, checked_ids, checked_logprobs, checked_number
+from penstock.trace._runs import Place, Run, Tokens, read_only
+from penstock.trace.checks import as_arrays, as_ids, as_logprobs, check_trace, checked_number
 from penstock.types import InferenceMetadata, Int32Array, Mark, Message, Segment, Source, StepFacts, Trace, VersionRun
+from penstock.wire import check_noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,8 @@ class Recorder:
     ) -> Span:
         """Record tokens at the tip, or after another span (`fork` first, then append), and move the tip to their end.
 
-        Sampled tokens need logprobs and versions; injected ones may carry a scorer's. Inside one message, appends in a row that are alike become
-        one segment; a message's border is always a segment's border.
+        Sampled tokens need logprobs and versions; injected ones may carry a scorer's. Raises `InvalidError` for what could not be sent.
+        Inside one message, appends in a row that are alike become one segment; a message's border is always a segment's border.
         """
         tokens = _checked_tokens(ids, source, logprobs, versions, arrays or {}, media)
         if after is not None:
@@ -260,12 +261,14 @@ class Recorder:
 
 
 def _with_later_facts(mark: Mark, reward: float | None, rewards: Mapping[str, float] | None, step: StepFacts | None) -> Mark:
-    return replace(
+    known = replace(
         mark,
         reward=mark.reward if reward is None else checked_number(reward, "reward"),
         rewards={**mark.rewards, **{name: checked_number(value, f"rewards[{name!r}]") for name, value in (rewards or {}).items()}},
         step=mark.step if step is None else step,
     )
+    check_noun(known)
+    return known
 
 
 def _checked_tokens(
@@ -276,30 +279,21 @@ def _checked_tokens(
     arrays: Mapping[str, npt.ArrayLike],
     media: Sequence[str],
 ) -> Tokens:
-    checked = checked_ids(ids)
-    check_evidence(source, logprobs is not None, bool(versions))
-    if versions:
-        check_versions(versions, len(checked))
-    return Tokens(
-        ids=_owned(checked, ids),
+    segment = Segment(
+        parent=None,
+        ids=read_only(as_ids(ids)),
         source=source,
-        logprobs=None if logprobs is None else _owned(checked_logprobs(logprobs, len(checked)), logprobs),
+        logprobs=None if logprobs is None else read_only(as_logprobs(logprobs)),
         versions=tuple(versions),
-        arrays={name: _owned(array, arrays[name]) for name, array in checked_arrays(arrays, len(checked)).items()},
+        arrays={name: read_only(array) for name, array in as_arrays(arrays).items()},
         media=tuple(media),
     )
+    check_noun(segment)
+    return _tokens_of(segment)
 
 
-def _owned(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
-    """The array, copied if the caller could still change it, and closed for writing."""
-    own = array.copy() if isinstance(given, np.ndarray) and np.may_share_memory(array, given) else array
-    own.setflags(write=False)
-    return own
-
-
-def _run_of(segment: Segment, parent: Place | None, depth: int) -> Run:
-    """A stored segment as a run. Its arrays are shared: stored traces are never written to."""
-    tokens = Tokens(
+def _tokens_of(segment: Segment) -> Tokens:
+    return Tokens(
         ids=segment.ids,
         source=segment.source,
         logprobs=segment.logprobs,
@@ -307,5 +301,9 @@ def _run_of(segment: Segment, parent: Place | None, depth: int) -> Run:
         arrays=dict(segment.arrays),
         media=segment.media,
     )
+
+
+def _run_of(segment: Segment, parent: Place | None, depth: int) -> Run:
+    """A stored segment as a run. Its arrays are shared: stored traces are never written to."""
     abandoned = {} if segment.abandoned is None else {0: segment.abandoned}
-    return Run(parent=parent, depth=depth, chunks=[tokens], length=len(segment.ids), abandoned=abandoned)
+    return Run(parent=parent, depth=depth, chunks=[_tokens_of(segment)], length=len(segment.ids), abandoned=abandoned)

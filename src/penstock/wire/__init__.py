@@ -9,7 +9,7 @@ requests and replies are declared beside the part that answers them.
 
 from penstock.wire._bare import ContentType, join_items, read_body, split_items, write_body
 from penstock.wire._canonical import canonical_json, checksum, digest
-from penstock.wire._envelope import SCHEMA, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
+from penstock.wire._envelope import SCHEMA, check_noun, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
 from penstock.wire._rules import check_id
 from penstock.wire._strict import MAX_DEPTH, parse_json
 
@@ -19,6 +19,7 @@ __all__ = [
     "ContentType",
     "canonical_json",
     "check_id",
+    "check_noun",
     "checksum",
     "decode_json",
     "decode_msgpack",

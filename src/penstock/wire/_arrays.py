@@ -23,7 +23,7 @@ from penstock.wire._strict import show
 Array = npt.NDArray[Any]
 
 ARRAY_EXTENSION = 1
-_MAX_AXES = 8
+MAX_AXES = 8
 _INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
 _DTYPES = tuple(np.dtype(name) for name in ("?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"))
 """The place of a type in this tuple is its number in stored bytes: append only."""
@@ -127,6 +127,6 @@ def _from_list(values: list[Any], dtype: np.dtype[Any]) -> Array:
 def _shaped(numbers: Array, shape: tuple[int, ...]) -> Array:
     if shape == (-1,):
         return numbers
-    if len(shape) > _MAX_AXES or prod(shape) != numbers.size:
+    if len(shape) > MAX_AXES or prod(shape) != numbers.size:
         raise Fault(f"must have as many numbers as its shape {show(shape)} says, got {numbers.size}")
     return numbers.reshape(shape)

@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from penstock.wire._arrays import NUMBERS, Array
+from penstock.wire._arrays import MAX_AXES, NUMBERS, Array
 from penstock.wire._fault import Fault
 from penstock.wire._rules import COUNTS, DIGESTS, IDS, NAMED, RULES, require_digest, require_id
 from penstock.wire._strict import MAX_DEPTH, fits_64_bits, show, too_deep
@@ -114,8 +114,10 @@ def _require_logprobs(value: Array, around: int) -> None:
 
 def _require_dtype(value: Any, dtype: np.dtype[Any] | None) -> None:
     if not isinstance(value, np.ndarray) or (value.dtype != dtype if dtype is not None else value.dtype not in NUMBERS):
-        got = value.dtype.name if isinstance(value, np.ndarray) else show(value)
-        raise Fault(f"must be an array of {dtype.name if dtype is not None else 'booleans, integers or floats'}, got {got}")
+        got = value.dtype if isinstance(value, np.ndarray) else show(value)
+        raise Fault(f"must be an array of {dtype.name if dtype is not None else 'booleans, integers or floats of up to 64 bits, little-endian'}, got {got}")
+    if value.ndim > MAX_AXES:
+        raise Fault(f"must have {MAX_AXES} axes or less, got {value.ndim}")
 
 
 @cache

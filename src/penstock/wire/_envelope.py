@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 
 from penstock.errors import InputError, InvalidError, PenstockError
+from penstock.types import Mark, Trace
 from penstock.wire import _arrays
 from penstock.wire._check import check_of
 from penstock.wire._fault import Fault
@@ -23,6 +25,9 @@ Noun = TypeVar("Noun")
 
 SCHEMA = 1
 """Number of the form described here. A change that older readers would misread gets the next one."""
+
+_AROUND = {Trace: 2, Mark: 4}
+"""Objects and lists around a noun that travels inside a rollout; 1, the envelope, for all others. What is right alone is right there too."""
 
 
 class _Format(NamedTuple):
@@ -60,6 +65,20 @@ def encode_msgpack(noun: object) -> bytes:
     return _encode(noun, _MSGPACK)
 
 
+def check_noun(noun: Any, *, vocabulary: int | None = None) -> None:
+    """Raise `InputError` if the noun could not be sent, as the encoders do. For whoever makes one, to be refused before it is too late.
+
+    `vocabulary`, if given, bounds the token ids of its segments.
+    """
+    wanted: Any = type(noun)
+    with _refusals(kind_of(wanted)):
+        _check(wanted, noun)
+        if vocabulary is not None:
+            check_vocabulary(noun, vocabulary)
+        # For text that is not UTF-8 and integers that are too wide; arrays were looked at above.
+        msgspec.msgpack.encode(noun, enc_hook=lambda value: None if isinstance(value, np.ndarray) else _plain_of(_MSGPACK, value))
+
+
 def decode_json(body: bytes, noun: type[Noun], *, vocabulary: int | None = None) -> Noun:
     """The noun in `body`. `vocabulary`, if given, bounds the token ids of its segments.
 
@@ -87,9 +106,16 @@ def _encode(noun: Any, form: _Format) -> bytes:
     wanted: Any = type(noun)
     kind = kind_of(wanted)
     sealed = _envelope(wanted)(SCHEMA, kind, noun)
-    try:
+    with _refusals(kind):
         _check(wanted, noun)
         return form.encode(sealed, enc_hook=partial(_plain_of, form))
+
+
+@contextmanager
+def _refusals(kind: str) -> Iterator[None]:
+    """What is wrong with a noun that is to be sent, as an error of its author."""
+    try:
+        yield
     except Fault as fault:
         raise fault.as_error(kind) from None
     except UnicodeEncodeError as error:
@@ -109,7 +135,7 @@ def _plain_of(form: _Format, value: Any) -> Any:
 def _check(noun: Any, value: Any) -> None:
     check = check_of(noun)
     if check is not None:
-        check(value, 1)
+        check(value, _AROUND.get(noun, 1))
 
 
 def _decode(body: bytes, noun: Any, vocabulary: int | None, form: _Format) -> Any:
@@ -157,11 +183,11 @@ def _refusal(body: bytes, noun: Any, form: _Format, error: Exception) -> InputEr
     if type(tree) is not dict or tree.keys() != {"schema", "kind", "value"} or type(tree["schema"]) is bool or (tree["schema"], tree["kind"]) != (SCHEMA, kind):
         return _wrong_envelope(tree, kind)
     message, _, path = str(error).partition(" - at `$")
-    steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
+    steps = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path)
     for name, index in steps:
-        tree = tree[name] if name else tree[int(index)]
-        if not isinstance(tree, (dict, list)):
+        if index == "..." or not isinstance(tree, (dict, list)):  # inside a mapping; the error does not say under which key
             break
+        tree = tree[name] if name else tree[int(index)]
     where = path.rstrip("`").removeprefix(".value")
     return InvalidError(f"{kind}{where}: {message} (in {show(tree)})")
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import InvalidError
 from penstock.types import (
     Annotation,
@@ -121,27 +123,44 @@ def require_digest(text: Any) -> str:
 
 
 def _check_version_run(run: VersionRun) -> None:
+    if isinstance(run.count, bool) or not isinstance(run.count, (int, np.integer)):
+        raise Fault(f"must be an integer, got {show(run.count)}", ".count")
     if run.count < 1:
         raise Fault(f"must be 1 or more, got {run.count}", ".count")
 
 
 def _check_segment(segment: Segment) -> None:
     num_tokens = len(segment.ids)
+    if num_tokens == 0:
+        raise Fault(f"must hold one token or more, got shape {segment.ids.shape}", ".ids")
     if segment.parent is not None and segment.parent < 0:
         raise Fault(f"must be 0 or more, got {segment.parent}", ".parent")
     if segment.logprobs is not None and len(segment.logprobs) != num_tokens:
-        raise Fault(f"must have one entry for each of {num_tokens} tokens, got {len(segment.logprobs)}", ".logprobs")
+        raise Fault(f"must have one entry for each of {num_tokens} tokens, got shape {segment.logprobs.shape}", ".logprobs")
     if segment.versions and sum(run.count for run in segment.versions) != num_tokens:
         raise Fault(f"must count to {num_tokens} tokens, got {sum(run.count for run in segment.versions)}", ".versions")
     for name, array in segment.arrays.items():
         if array.ndim == 0 or len(array) != num_tokens:
             raise Fault(f"must have one entry for each of {num_tokens} tokens, got shape {array.shape}", f".arrays[{name!r}]")
+    for index, digest in enumerate(segment.media):
+        if type(digest) is not str or not digest or _DIGEST.fullmatch(digest) is None:
+            raise Fault(f"must be a digest: 1 to 128 of A-Z a-z 0-9 _ : -, got {show(digest)}", f".media[{index}]")
+    _check_evidence(segment)
+
+
+def _check_evidence(segment: Segment) -> None:
+    """Sampled tokens say how likely they were and under which weights; injected ones may, if a scorer said so; others were never drawn."""
+    if type(segment.source) is not Source:
+        raise Fault(f"must be a Source, got {show(segment.source)}", ".source")
     if segment.source is Source.SAMPLED:
         if segment.logprobs is None:
             raise Fault("are missing: every sampled token has one", ".logprobs")
-        if num_tokens and not segment.versions:
+        if not segment.versions:
             raise Fault("are missing: every sampled token carries the version that sampled it", ".versions")
-    elif segment.source is not Source.INJECTED and (segment.logprobs is not None or segment.versions):
+    elif segment.source is Source.INJECTED:
+        if segment.versions and segment.logprobs is None:
+            raise Fault("must not come without logprobs: on injected tokens they name the weights that scored them", ".versions")
+    elif segment.logprobs is not None or segment.versions:
         raise Fault(
             f"must be absent on tokens that no model sampled (source {segment.source.value})", ".logprobs" if segment.logprobs is not None else ".versions"
         )
@@ -152,12 +171,16 @@ def _check_trace(trace: Trace) -> None:
         if segment.parent is not None and segment.parent >= index:
             raise Fault(f"must be smaller than the segment's own index {index}, got {segment.parent}", f".segments[{index}].parent")
     num_segments = len(trace.segments)
+    owners: dict[int, int] = {}
     for index, mark in enumerate(trace.marks):
         if not 0 <= mark.start <= mark.stop <= num_segments:
             raise Fault(f"must lie inside {num_segments} segments, got {mark.start} to {mark.stop}", f".marks[{index}]")
         for inner in range(mark.start + 1, mark.stop):
             if trace.segments[inner].parent != inner - 1:
                 raise Fault(f"must be a chain, but segment {inner} hangs on {trace.segments[inner].parent}", f".marks[{index}]")
+        for inner in range(mark.start, mark.stop):
+            if owners.setdefault(inner, index) != index:
+                raise Fault(f"must not hold segment {inner}, which marks[{owners[inner]}] holds already", f".marks[{index}]")
 
 
 def _check_rollout(rollout: Rollout) -> None:

@@ -1,9 +1,15 @@
+import re
+from array import array
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
-from penstock.errors import InvalidError
+from penstock.errors import InvalidError, MalformedError
 from penstock.trace import Recorder, Span
-from penstock.types import InferenceMetadata, Message, Source, StepFacts, Trace, VersionRun
+from penstock.types import InferenceMetadata, Message, Rollout, Source, StepFacts, Trace, VersionRun
+from penstock.wire import MAX_DEPTH, decode_json, encode_json
 
 USER = Message(role="user", content="hello")
 REPLY = Message(role="assistant", content="hi")
@@ -283,8 +289,8 @@ ONE = [of(1, 1)]
         ({"ids": [1], "versions": ONE}, ["versions", "env"]),
         ({"source": Source.TEMPLATE, "ids": [1], "logprobs": [-1.0]}, ["logprobs", "template"]),
         ({"source": Source.INJECTED, "ids": [1], "versions": ONE}, ["versions", "logprobs"]),
-        ({"source": Source.SAMPLED, "ids": [1], "versions": ONE}, ["logprobs missing"]),
-        ({"source": Source.SAMPLED, "ids": [1], "logprobs": [-1.0]}, ["versions missing"]),
+        ({"source": Source.SAMPLED, "ids": [1], "versions": ONE}, ["logprobs are missing"]),
+        ({"source": Source.SAMPLED, "ids": [1], "logprobs": [-1.0]}, ["versions are missing"]),
         ({"source": Source.SAMPLED, "ids": [1], "logprobs": [-1.0, -1.0], "versions": ONE}, ["logprobs", "(2,)"]),
         ({"source": Source.SAMPLED, "ids": [1], "logprobs": [0.5], "versions": ONE}, ["logprobs[0]", "0.5"]),
         ({"source": Source.SAMPLED, "ids": [1], "logprobs": [1e-60], "versions": ONE}, ["logprobs[0]", "1e-60"]),
@@ -300,6 +306,14 @@ ONE = [of(1, 1)]
         ({"ids": [1], "arrays": {"value": 1.0}}, ["arrays['value']", "()"]),
         ({"ids": [1], "arrays": {"value": ["x"]}}, ["arrays['value']", "<U1"]),
         ({"ids": [1], "arrays": {"value": [float("inf")]}}, ["arrays['value']", "inf"]),
+        ({"ids": [1], "arrays": {"value": np.ones(1, np.longdouble)}}, ["arrays['value']", "float128"]),
+        ({"ids": [1], "arrays": {"value": np.ones(1, ">f4")}}, ["arrays['value']", ">f4"]),
+        ({"ids": [1], "arrays": {"value": np.ones((1,) * 9)}}, ["arrays['value']", "9"]),
+        ({"ids": [1], "arrays": {"a b": [1.0]}}, ["arrays['a b']"]),
+        ({"ids": [1], "media": ["../x y"]}, ["media[0]", "'../x y'"]),
+        ({"source": "sampled", "ids": [1]}, ["source", "'sampled'"]),
+        ({"source": Source.SAMPLED, "ids": [1], "logprobs": [-1.0], "versions": [of(1, 1, policy="my policy")]}, ["versions[0].policy", "'my policy'"]),
+        ({"source": Source.SAMPLED, "ids": [1], "logprobs": [-1.0], "versions": [VersionRun(policy="p", version=1, count=1.0)]}, ["versions[0].count", "1.0"]),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_tokens_are_refused_with_field_and_value(arguments: dict[str, object], words: list[str]) -> None:
@@ -308,6 +322,52 @@ def test_wrong_tokens_are_refused_with_field_and_value(arguments: dict[str, obje
         recorder.append(**{"source": Source.ENV, **arguments})  # type: ignore[arg-type]
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert recorder.trace().segments == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "facts", "words"),
+    [
+        (REPLY, {"rewards": {"a b": 1.0}}, "rewards['a b']"),
+        (REPLY, {"step": StepFacts(observation=(1, 2))}, "step.observation must be a JSON value"),
+        (Message(role="assistant", content="\ud800"), {}, "lone surrogate"),
+        (Message(role="assistant", tool_calls=(2**64,)), {}, "64 bits"),
+    ],
+)
+def test_a_message_that_could_not_be_sent_is_refused_and_stays_open(message: Message, facts: dict[str, Any], words: str) -> None:
+    recorder = Recorder()
+    recorder.open_message()
+    recorder.append([1], Source.ENV)
+    with pytest.raises(InvalidError, match=re.escape(words)):
+        recorder.close_message(message, **facts)
+    assert recorder.close_message(REPLY) == 0
+
+
+def test_a_step_that_is_too_deep_for_a_rollout_is_refused_by_the_recorder() -> None:
+    def nested(depth: int) -> list[Any]:
+        return [nested(depth - 1)] if depth > 1 else []
+
+    # The envelope, the rollout, its trace, the marks, the mark and the step stand around an observation.
+    room = MAX_DEPTH - 6
+    recorder = Recorder()
+    recorder.open_message()
+    with pytest.raises(MalformedError, match="nested deeper"):
+        recorder.close_message(REPLY, step=StepFacts(observation=nested(room + 1)))
+    recorder.close_message(REPLY, step=StepFacts(observation=nested(room)))
+    whole = Rollout(run="r", environment="e", problem_id="p", group_id="g", member=0, retry=0, rollout_uid="u", trace=recorder.trace(), reward=1.0)
+    assert decode_json(encode_json(whole), Rollout).trace.marks[0].step == recorder.trace().marks[0].step
+
+
+def test_a_recorder_owns_its_tokens_whatever_they_came_in() -> None:
+    for make in (np.array, lambda values: array("i", values), lambda values: memoryview(array("i", values)), torch.tensor):
+        given = [make([1, 2, 3]) for _ in range(2)]
+        recorder = Recorder()
+        recorder.append(given[0], Source.ENV, arrays={"value": given[1]})
+        before = recorder.trace().segments[0]
+        for values in given:
+            values[0] = 99
+        after = recorder.trace().segments[0]
+        for segment in (before, after):
+            assert (segment.ids.tolist(), segment.arrays["value"].tolist()) == ([1, 2, 3], [1, 2, 3])
 
 
 def test_injected_tokens_may_carry_a_scorers_logprobs_and_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from penstock.types import (
     Trace,
     VersionRun,
 )
-from penstock.wire import check_id, decode_json, decode_msgpack, encode_json, encode_msgpack
+from penstock.wire import check_id, check_noun, decode_json, decode_msgpack, encode_json, encode_msgpack
 
 
 def prompt(*ids: int) -> Segment:
@@ -135,7 +136,7 @@ def test_a_failure_is_never_a_reward() -> None:
         ({"trace__segments__1__logprobs__1": 0.5}, "rollout.trace.segments[1].logprobs[1] must be a finite logprob, at most 0, got 0.5"),
         ({"trace__segments__1__logprobs__1": -1e300}, "logprobs[1] must be a finite logprob, at most 0, got -inf"),
         ({"trace__segments__1__logprobs__1": True}, "got True in place 1"),
-        ({"trace__segments__1__logprobs": [-0.5]}, "rollout.trace.segments[1].logprobs must have one entry for each of 3 tokens, got 1"),
+        ({"trace__segments__1__logprobs": [-0.5]}, "rollout.trace.segments[1].logprobs must have one entry for each of 3 tokens, got shape (1,)"),
         ({"trace__segments__1__logprobs": None}, "rollout.trace.segments[1].logprobs are missing"),
         ({"trace__segments__1__versions": []}, "rollout.trace.segments[1].versions are missing"),
         ({"trace__segments__1__versions__0__count": 2}, "rollout.trace.segments[1].versions must count to 3 tokens, got 2"),
@@ -144,6 +145,9 @@ def test_a_failure_is_never_a_reward() -> None:
         ({"trace__segments__0__logprobs": [-1.0, -1.0]}, "rollout.trace.segments[0].logprobs must be absent"),
         ({"trace__segments__1__arrays": {"values": [0.5]}}, "arrays['values'] must have one entry for each of 3 tokens"),
         ({"trace__segments__1__arrays": {"a b": [0.5, 1, 2]}}, "arrays['a b'] must be 1 to 256 of"),
+        ({"trace__segments__0__ids": {"dtype": "int32", "data": []}}, "rollout.trace.segments[0].ids must hold one token or more, got shape (0,)"),
+        ({"trace__segments__1__source": "injected", "trace__segments__1__logprobs": None}, "segments[1].versions must not come without logprobs"),
+        ({"trace__segments__0__media": ["ok", "../x y"]}, "rollout.trace.segments[0].media[1] must be a digest"),
         ({"trace__segments__0__ids__0": -1}, "rollout.trace.segments[0].ids[0] must be a token id, 0 or more, got -1"),
         ({"trace__segments__0__ids__0": 2**31}, "must fit int32"),
         ({"trace__segments__0__ids__0": 1.0}, "got 1.0 in place 0"),
@@ -176,6 +180,21 @@ def test_a_message_that_is_no_chain_of_segments_is_refused() -> None:
     fork = Trace(segments=(prompt(1), reply(2), replace(reply(3), parent=0)), marks=(Mark(message=Message(role="assistant"), start=1, stop=3),))
     with pytest.raises(InvalidError, match=r"trace.marks\[0\] must be a chain, but segment 2 hangs on 0"):
         encode_json(fork)
+
+
+def test_a_segment_belongs_to_one_message() -> None:
+    mark = Mark(message=Message(role="user"), start=0, stop=1)
+    with pytest.raises(InvalidError, match=r"trace.marks\[1\] must not hold segment 0, which marks\[0\] holds already"):
+        encode_json(Trace(segments=(prompt(1),), marks=(mark, mark)))
+
+
+@pytest.mark.parametrize("vocabulary", [None, 6])
+def test_a_noun_may_be_checked_without_being_sent(vocabulary: int | None) -> None:
+    check_noun(rollout(), vocabulary=vocabulary)
+    with pytest.raises(InvalidError, match=r"rollout.run must be 1 to 256"):
+        check_noun(rollout(run="no spaces"), vocabulary=vocabulary)
+    with pytest.raises(InvalidError, match=r"vocabulary's 5, got 5"):
+        check_noun(rollout(), vocabulary=5)
 
 
 def test_text_keeps_control_characters_and_markup() -> None:
@@ -273,6 +292,19 @@ class Claim:
     limit: int = 1
     rollouts: tuple[Rollout, ...] = ()
     window: tuple[int, float] = (0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """A reply that holds nouns by name."""
+
+    runs: Mapping[str, VersionRun]
+
+
+def test_a_wrong_value_inside_a_mapping_of_nouns_is_refused_with_what_is_known_of_its_place() -> None:
+    body = encode_json(Register(runs={"a": VersionRun(policy="p", version=1, count=2)})).replace(b'"count":2', b'"count":"x"')
+    with pytest.raises(InvalidError, match=r"register.runs\[\.\.\.\]\.count: Expected `int`, got `str` \(in \{'a': "):
+        decode_json(body, Register)
 
 
 def test_any_part_can_send_its_own_requests() -> None:
