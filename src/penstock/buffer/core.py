@@ -21,7 +21,6 @@ from penstock.types import (
     CheckpointRecord,
     CutRequest,
     GroupRecord,
-    GroupState,
     JournalEntry,
     Laws,
     MemberState,
@@ -231,10 +230,6 @@ class Buffer:
             if snapshot is None:
                 raise CorruptError(f"run {run.run} is listed but cannot be loaded")
             ledger = self._ledgers[run.run] = Ledger.load(snapshot)
-            # Members may be annotated before their group is complete, and a snapshot holds the annotations of complete groups only.
-            for group in snapshot.groups:
-                if group.state is GroupState.OPEN:
-                    ledger.apply(self.store.annotations(run.run, group.id))
             ledger.apply(law.restart_clocks(ledger, self._now()))
 
     def _submit(self, run: str, decision: Decision[T]) -> Pending[T]:
