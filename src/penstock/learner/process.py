@@ -118,6 +118,7 @@ class Life:
         reach("learner.after_term")
         status = await client.status()
         checkpoints = Checkpoints(config.run_dir / "checkpoints", run=config.run, term=term.term)
+        _clear_leftovers(checkpoints, weights_dir, status)
         if newest is not None:
             restored: Checkpoint = checkpoints.read(newest.update, digest=newest.digest)
             learner.restore(restored.state)
@@ -280,6 +281,14 @@ class Life:
         for version in versions:
             if version.digest not in wanted:
                 weights_path(self._config.run_dir / "weights", version.digest).unlink(missing_ok=True)
+
+
+def _clear_leftovers(checkpoints: Checkpoints, weights_dir: Path, status: api.RunStatus) -> None:
+    """Remove what lives that were killed have left: checkpoints that nobody kept, or keeps any more, and half-written weights."""
+    for update in set(checkpoints.updates()) - {checkpoint.update for checkpoint in status.checkpoints}:
+        checkpoints.retire(update)
+    for unfinished in weights_dir.glob(".*.tmp"):
+        unfinished.unlink()
 
 
 def plan_request(
