@@ -10,7 +10,7 @@ from html import escape
 Points = Sequence[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 36
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 28, 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,8 @@ def _mark(frame: Frame, mark: Mark) -> str:
 
 
 def _legend(series: Sequence[Series]) -> str:
-    x, parts = _LEFT + 8, []
+    x, parts = _LEFT, []
     for one in series:
-        parts.append(f'<text x="{x}" y="{_TOP + 12}" fill="{escape(one.colour)}" class="legend">{escape(one.name)}</text>')
+        parts.append(f'<text x="{x}" y="16" style="fill: {escape(one.colour)}" class="legend">{escape(one.name)}</text>')
         x += 8 * len(one.name) + 16
     return "".join(parts)

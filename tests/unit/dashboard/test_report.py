@@ -100,7 +100,7 @@ def test_a_curve_goes_from_corner_to_corner() -> None:
     root = ElementTree.fromstring(picture)
     line = root.find("{http://www.w3.org/2000/svg}polyline")
     assert line is not None
-    assert line.attrib["points"] == "64.0,204.0 708.0,12.0"
+    assert line.attrib["points"] == "64.0,204.0 708.0,28.0"
     assert "here" in picture
 
 
