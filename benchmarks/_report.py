@@ -23,7 +23,7 @@ class Result:
     ratio: float | None = None
     """Above 1 is better than the peer."""
     goal: float
-    """Least `ratio` where there is a peer, else the most that `value` may be."""
+    """Least `ratio` where there is a peer, else the most, or the least, that `value` may be."""
     met: bool
 
 
@@ -38,13 +38,19 @@ def bounded(name: str, value: float, unit: str, *, goal: float) -> Result:
     return Result(name=name, value=value, unit=unit, goal=goal, met=value <= goal)
 
 
+def at_least(name: str, value: float, unit: str, *, goal: float) -> Result:
+    """A figure that must not be smaller than its goal."""
+    return Result(name=name, value=value, unit=unit, goal=goal, met=value >= goal)
+
+
 def report(result: Result, *, as_json: bool) -> None:
     """Print a result."""
     if as_json:
         print(json.dumps(asdict(result)), flush=True)
         return
     beside = f"   {result.peer}: {result.peer_value:,.4g} {result.unit}, ratio {result.ratio:.2f}" if result.peer else ""
-    bound = f"ratio >= {result.goal:.2f}" if result.peer else f"<= {result.goal:g} {result.unit}"
+    side = "<=" if result.met == (result.value <= result.goal) else ">="
+    bound = f"ratio >= {result.goal:.2f}" if result.peer else f"{side} {result.goal:g} {result.unit}"
     print(f"{'met ' if result.met else 'MISS'}  {result.name}: {result.value:,.4g} {result.unit}{beside}   (goal {bound})", flush=True)
 
 
