@@ -18,16 +18,17 @@ STORE_FILE = "store.sqlite"
 
 def serve_buffer(config: BufferConfig) -> None:
     """Serve the buffer in `config.directory` until SIGTERM. Raises `StoreError` or `ConfigError` if it cannot start."""
-    try:
-        config.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make {config.directory}: {error.strerror}") from None
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(config))
 
 
 async def _serve(config: BufferConfig) -> None:
+    # First, so that a port in use leaves nothing behind.
     listener = bind(config.access.host, config.port)
+    try:
+        config.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make {config.directory}: {error.strerror}") from None
     store = SqliteStore(config.directory / STORE_FILE, max_bytes=config.max_bytes)
     service = BufferService(store, expire_seconds=config.expire_seconds, max_waiting=config.max_waiting)
     async with service.running():
