@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -25,12 +24,10 @@ from penstock.dashboard.snapshot import Part, Snapshot
 from penstock.orchestrator.config import RunConfig, load_run
 from penstock.orchestrator.state import Phase, RunState, read_state
 from penstock.orchestrator.summary import Summary, describe_summary, read_summary
-from penstock.process.child import Child, start_child
+from penstock.process.child import Child
 from penstock.process.logs import last_lines
 
 LOOK_SECONDS = 0.5
-STOP_SECONDS = 20.0
-"""A run drains within 10 s."""
 _LEAST_REPLAYED = 3
 """Updates since the last checkpoint before the learner is killed: enough to be seen replayed."""
 
@@ -38,11 +35,11 @@ Show = Callable[[Snapshot], None]
 
 
 class DemoRun:
-    """Made for one run. `run` gives the exit code."""
+    """Made for one run."""
 
     def __init__(self, yaml: Path, overrides: Sequence[str], *, kill: bool) -> None:
-        self._yaml, self._overrides, self._kill = yaml, tuple(overrides), kill
-        self._config: RunConfig = load_run(yaml, self._overrides)
+        self._kill = kill
+        self._config: RunConfig = load_run(yaml, overrides)
         self._console = Console()
         self._started = time.monotonic()
         self._events: list[str] = []
@@ -51,20 +48,16 @@ class DemoRun:
         """Updates done and time when the learner was killed."""
         self._back_seconds: float | None = None
 
-    async def run(self) -> int:
-        """Run to the end. SIGINT and SIGTERM stop the run, which can then be gone on with."""
-        with tempfile.TemporaryDirectory() as scratch:
-            log = Path(scratch) / "train.log"
-            words = [sys.executable, "-m", "penstock", "train", str(self._yaml), *self._overrides, "--fresh"]
-            child = await start_child(words, log=log, environment={})
-            told = self._stop_when_told(child)
-            exit_code = await self._watch(child)
-            if told:
-                self._console.print(f"stopped; what there is, is in {self._config.run_dir.path}", highlight=False)
-                return 128 + told[0]
-            if exit_code != 0:
-                sys.stderr.write("\n".join(last_lines(log, 12)) + "\n")
-                return exit_code if exit_code > 0 else 1
+    async def show(self, child: Child, log: Path) -> int:
+        """Show the run that `child` is until it ends, and give the exit code. SIGINT and SIGTERM stop it; it can then be gone on with."""
+        told = self._stop_when_told(child)
+        exit_code = await self._watch(child)
+        if told:
+            self._console.print(f"stopped; what there is, is in {self._config.run_dir.path}", highlight=False, soft_wrap=True)
+            return 128 + told[0]
+        if exit_code != 0:
+            sys.stderr.write("\n".join(last_lines(log, 12)) + "\n")
+            return exit_code if exit_code > 0 else 1
         self._tell_the_end()
         return 0
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from penstock.process.child import start_child
 
 
 def register(app: typer.Typer) -> None:
@@ -23,13 +26,24 @@ def demo(
     dir: Annotated[Path, typer.Option("--dir", help="Where the run's directory is made.")] = Path("runs"),
 ) -> None:
     """Train a small model to sort digits with the whole asynchronous loop, kill its learner half way, and show that nothing was lost."""
-    from penstock.cli._demo_run import DemoRun
-
     data = Path(str(resources.files("penstock"))) / "models" / "demo"
     model = _warmed_up(dir, data / "model") if from_scratch else data / "model"
     # Later words win, so the run's own place and name come last: what is shown is where it was told to be.
     words = [f"model.path={model}", *(overrides or []), f"run.dir={dir.resolve()}"]
-    sys.exit(asyncio.run(DemoRun(data / "run.yaml", words, kill=kill).run()))
+    sys.exit(asyncio.run(_show(data / "run.yaml", words, kill=kill)))
+
+
+async def _show(config: Path, words: list[str], *, kill: bool) -> int:
+    """Start the run, and only then load what it takes to show it: people wait for the first."""
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "train.log"
+        child = await start_child([sys.executable, "-m", "penstock", "train", str(config), *words, "--fresh"], log=log, environment={})
+        try:
+            from penstock.cli._demo_run import DemoRun
+
+            return await DemoRun(config, words, kill=kill).show(child, log)
+        finally:
+            child.kill()
 
 
 def _warmed_up(dir: Path, shipped: Path) -> Path:

@@ -20,9 +20,25 @@ def init_model(
     size: Annotated[str, typer.Option(help="nano, tiny, small or medium.")] = "nano",
     template: Annotated[str, typer.Option(help="Built-in chat template.")] = "chatml",
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="The warmed-up model of `penstock demo`, made again by its recipe; the other options do not matter.")
+    ] = False,
 ) -> None:
     """Make a small model with random weights and a byte-level tokenizer, in Hugging Face's format."""
+    if demo:
+        _make_demo_model(directory)
+        return
     from penstock.models import init_model as make
 
     make(directory, size=size, template=template, seed=seed)
     typer.echo(f"{directory}: a {size} model with random weights")
+
+
+def _make_demo_model(directory: Path) -> None:
+    from rich.console import Console
+
+    from penstock.models.demo import make_demo_model
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    made = make_demo_model(directory, console=Console(stderr=True))
+    typer.echo(f"{directory}: a {made.size} model, warmed up in {made.warm_up.steps} steps, weights {made.digest}")
