@@ -42,7 +42,7 @@ def test_a_demo_ends_with_its_numbers_and_with_what_to_ask_next(demo: tuple[Path
     summary = json.loads((where / "runs" / "demo" / "summary.json").read_text())
     assert (summary["updates"], summary["restarts"], summary["ledger_imbalance"]) == (14, 1, 0)
     assert summary["mismatch"]["tokens"] > 0 and summary["mismatch"]["p999"] <= 1e-5
-    for expected in ("held out   greedy", "ledger     balanced", "penstock verify runs/demo", "penstock replay runs/demo", "runs/demo/report.html"):
+    for expected in ("held out   greedy", "ledger     balanced", " verify runs/demo", " replay runs/demo", "runs/demo/report.html"):
         assert expected in said, expected
     assert "<svg" in (where / "runs" / "demo" / "report.html").read_text()
 

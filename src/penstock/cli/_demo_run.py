@@ -141,9 +141,12 @@ class DemoRun:
         if self._back_seconds is not None:
             yield f"kill       a new update {self._back_seconds:.1f} s after the learner was killed with -9"
         where = os.path.relpath(self._config.run_dir.path)
+        called = Path(sys.argv[0])
+        # As it was called, so that the line can be pasted: on a fresh machine the program is in `.venv/bin` only.
+        program = os.path.relpath(called) if called.name == "penstock" else f"{os.path.relpath(sys.executable)} -m penstock"
         yield f"report     {os.path.relpath(report)}"
-        yield f"verify     penstock verify {where}"
-        yield f"rebuild    penstock replay {where}     (the final weights from the archive, bit for bit)"
+        yield f"verify     {program} verify {where}"
+        yield f"rebuild    {program} replay {where}     (the final weights from the archive, bit for bit)"
 
 
 def _standing(state: RunState) -> Standing:

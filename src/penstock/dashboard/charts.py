@@ -21,7 +21,7 @@ class Series:
     points: Points
     colour: str
     dots: bool = False
-    """Draw a dot at each point: for few of them."""
+    """Draw dots and no line: for few points, between which nothing was looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,10 @@ def _grid(frame: Frame, x_label: str) -> list[str]:
 
 def _curve(frame: Frame, series: Series) -> str:
     places = [(frame.x(x), frame.y(y)) for x, y in series.points if math.isfinite(y)]
+    if series.dots:
+        return "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{escape(series.colour)}"/>' for x, y in places)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{escape(series.colour)}"/>' for x, y in places) if series.dots else ""
-    return f'<polyline points="{path}" fill="none" stroke="{escape(series.colour)}" stroke-width="1.6"/>{dots}'
+    return f'<polyline points="{path}" fill="none" stroke="{escape(series.colour)}" stroke-width="1.6"/>'
 
 
 def _mark(frame: Frame, mark: Mark) -> str:

@@ -41,9 +41,11 @@ def init_model(directory: Path | str, *, size: str = "nano", template: str = "ch
     if directory.exists():
         raise ConfigError(f"{directory} exists; a new model needs a new directory")
     model = new_model(size, seed=seed, max_positions=max_positions)
-    directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
-    temporary.mkdir()
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make {directory}: {error.strerror}") from None
     try:
         save_model(temporary, model)
         write_byte_tokenizer(temporary, template, vocab_size=VOCABULARY)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from penstock.clock import SystemClock
 from penstock.config import dump
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.orchestrator.config import RunConfig, load_run
 from penstock.orchestrator.identity import check_same_run
 from penstock.orchestrator.rundir import RunDir
+from penstock.orchestrator.state import read_state
 from penstock.orchestrator.summary import Summary, read_summary
 from penstock.orchestrator.training import Training
 
@@ -49,6 +50,9 @@ def launch(config: RunConfig, *, fresh: bool = False) -> Summary:
             return finished
         if run_dir.config.exists():
             check_same_run(load_run(run_dir.config), config)
+            before = read_state(run_dir.state)
+            if before is not None and before.updates_done > config.run.updates:
+                raise ConfigError(f"run.updates: {before.updates_done} updates are done already; it can be raised but not lowered to {config.run.updates}")
             log.info("run %s goes on", config.run.name)
         _write(run_dir.config, dump(config))
         run_dir.summary.unlink(missing_ok=True)

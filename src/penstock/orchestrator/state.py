@@ -61,7 +61,7 @@ def read_state(path: Path) -> RunState | None:
     """The state that was written last; None if there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunState)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError):
         return None
 
 
