@@ -1,0 +1,76 @@
+"""From fetched groups to samples with advantages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.learner.credit import AlgorithmConfig, credit
+from penstock.trace import Recorder
+from penstock.types import CutRequest, Group, Plan, PlannedGroup, Purpose, Rollout, Source, VersionRun
+
+
+def rollout(group: int, member: int, reward: float) -> Rollout:
+    recorder = Recorder()
+    recorder.append([1, 2], Source.ENV)
+    recorder.append([3, 4, 5], Source.SAMPLED, logprobs=np.full(3, -0.5, np.float32), versions=(VersionRun(policy="policy", version=0, count=3),))
+    return Rollout(
+        run="run",
+        environment="env",
+        problem_id="p",
+        group_id=f"s/0/{group}",
+        member=member,
+        retry=0,
+        rollout_uid=f"{group}:{member}",
+        trace=recorder.trace(),
+        reward=reward,
+    )
+
+
+def group(number: int, rewards: list[float]) -> Group:
+    members = tuple(rollout(number, member, reward) for member, reward in enumerate(rewards))
+    return Group(run="run", id=f"s/0/{number}", environment="env", problem_id="p", purpose=Purpose.TRAIN, rollouts=members)
+
+
+GROUPS = [group(0, [1.0, 0.0, 0.0, 1.0]), group(1, [0.0, 0.0, 0.0, 1.0])]
+PLAN = Plan(
+    run="run",
+    update=7,
+    term=1,
+    groups=tuple(PlannedGroup(id=found.id, digest="") for found in GROUPS),
+    newest_version=0,
+    tokens=40,
+    request=CutRequest(groups_per_update=2, seed=3),
+)
+
+
+def given(config: AlgorithmConfig, plan: Plan = PLAN) -> list[float]:
+    return [float(sample.advantages[-1]) for sample in credit(GROUPS, plan, config)]
+
+
+def test_each_rollout_gets_the_advantage_within_its_own_group() -> None:
+    mean_only = AlgorithmConfig(options={"norm": "mean_norm"})
+    assert given(mean_only) == [0.5, -0.5, -0.5, 0.5, -0.25, -0.25, -0.25, 0.75]
+    assert given(AlgorithmConfig(adv_estimator="rloo"))[:4] == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+
+
+def test_advantages_stand_on_sampled_tokens_only() -> None:
+    (first, *_) = credit(GROUPS, PLAN, AlgorithmConfig(options={"norm": "mean_norm"}))
+    assert first.advantages.tolist() == [0.0, 0.0, 0.5, 0.5, 0.5]
+
+
+def test_the_control_deals_the_same_advantages_out_otherwise_and_a_replay_deals_them_alike() -> None:
+    honest = AlgorithmConfig(options={"norm": "mean_norm"})
+    control = replace(honest, shuffle_advantages=True)
+    assert sorted(given(control)) == sorted(given(honest))
+    assert given(control) != given(honest)
+    assert given(control) == given(control)
+    assert given(control, replace(PLAN, update=8)) != given(control)
+
+
+def test_an_unknown_estimator_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="grpo"):
+        AlgorithmConfig(adv_estimator="gpro")
