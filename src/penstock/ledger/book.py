@@ -68,6 +68,8 @@ class Counts:
     """Credits held by groups that are under way."""
     held_groups: int = 0
     """How many groups hold them."""
+    bound_groups: int = 0
+    """How many of those are in a plan: their credits come back when their weights are live."""
 
     @property
     def opened(self) -> int:
@@ -218,6 +220,7 @@ class Ledger:
         counts = self.counts_of(old.environment, old.purpose)
         counts.held_tokens -= old.credit
         counts.held_groups -= old.credit > 0
+        counts.bound_groups -= old.credit > 0 and old.state is GroupState.BOUND
         if old.state is GroupState.READY and old.purpose is Purpose.TRAIN:
             ready, key = self.ready[old.environment], ready_key(old)
             del ready[bisect_left(ready, key)]
@@ -226,6 +229,7 @@ class Ledger:
         counts = self.counts_of(group.environment, group.purpose)
         counts.held_tokens += group.credit
         counts.held_groups += group.credit > 0
+        counts.bound_groups += group.credit > 0 and group.state is GroupState.BOUND
         if group.state in (GroupState.OPEN, GroupState.COMPLETE):
             self.groups[group.id] = group
             return

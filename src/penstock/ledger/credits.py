@@ -45,9 +45,6 @@ def fits(ledger: Ledger, environment: str, tokens: int) -> bool:
 def exhausted(ledger: Ledger, environment: str) -> bool:
     """Whether `environment` can bring no further group before something is cut: none is under way, and ready ones hold all its credits."""
     counts = ledger.counts_of(environment, Purpose.TRAIN)
-    if counts.mean_tokens is None or counts.groups[GroupState.OPEN, None] or counts.groups[GroupState.COMPLETE, None]:
+    if counts.mean_tokens is None or counts.bound_groups or counts.groups[GroupState.OPEN, None] or counts.groups[GroupState.COMPLETE, None]:
         return False
-    if fits(ledger, environment, estimate(ledger, environment, 0)):
-        return False
-    # Credits of bound groups come back when their weights are live.
-    return not any(group.credit and group.state is GroupState.BOUND for group in ledger.groups.values() if group.environment == environment)
+    return not fits(ledger, environment, estimate(ledger, environment, 0))
