@@ -28,8 +28,8 @@ from penstock.process.child import Child
 from penstock.process.logs import last_lines
 
 LOOK_SECONDS = 0.5
-_LEAST_REPLAYED = 3
-"""Updates since the last checkpoint before the learner is killed: enough to be seen replayed."""
+_REPLAYED = range(3, 9)
+"""How many updates after a checkpoint the learner is killed: enough to be seen replayed, few enough to be back soon."""
 
 Show = Callable[[Snapshot], None]
 
@@ -37,11 +37,11 @@ Show = Callable[[Snapshot], None]
 class DemoRun:
     """Made for one run."""
 
-    def __init__(self, yaml: Path, overrides: Sequence[str], *, kill: bool) -> None:
-        self._kill = kill
+    def __init__(self, yaml: Path, overrides: Sequence[str], *, kill: bool, started: float) -> None:
+        """`started`: when the demo began, on the monotonic clock."""
+        self._kill, self._started = kill, started
         self._config: RunConfig = load_run(yaml, overrides)
         self._console = Console()
-        self._started = time.monotonic()
         self._events: list[str] = []
         self._first_reward_seconds: float | None = None
         self._killed_at: tuple[int, float] | None = None
@@ -115,9 +115,8 @@ class DemoRun:
         if state.phase is not Phase.RUNNING or status is None or not status.checkpoints or done < state.updates // 2:
             return
         since = done - status.checkpoints[-1].update
-        every = self._config.weights.checkpoint_every_updates
         learner = next((part for part in state.parts if part.name == "learner"), None)
-        if not _LEAST_REPLAYED <= since <= max(_LEAST_REPLAYED, every // 2) or learner is None or learner.process is None or not learner.process.is_alive:
+        if since not in _REPLAYED or learner is None or learner.process is None or not learner.process.is_alive:
             return
         os.kill(learner.process.pid, signal.SIGKILL)
         self._killed_at = (done, time.monotonic())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import time
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -35,13 +36,14 @@ def demo(
 
 async def _show(config: Path, words: list[str], *, kill: bool) -> int:
     """Start the run, and only then load what it takes to show it: people wait for the first."""
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "train.log"
         child = await start_child([sys.executable, "-m", "penstock", "train", str(config), *words, "--fresh"], log=log, environment={})
         try:
             from penstock.cli._demo_run import DemoRun
 
-            return await DemoRun(config, words, kill=kill).show(child, log)
+            return await DemoRun(config, words, kill=kill, started=started).show(child, log)
         finally:
             child.kill()
 
