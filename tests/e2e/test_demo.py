@@ -14,7 +14,7 @@ import pytest
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.evaluate import EvaluationConfig, evaluate
 
-SHORT = ("run.updates=24", "weights.checkpoint_every_updates=8", "eval.problems=24", "eval.samples=1", "batch.groups_per_update=4")
+SHORT = ("run.updates=48", "weights.checkpoint_every_updates=8", "eval.problems=24", "eval.samples=1", "batch.groups_per_update=4")
 
 
 def penstock(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def test_a_demo_kills_its_learner_and_says_that_nothing_changed(demo: tuple[Path
 def test_a_demo_ends_with_its_numbers_and_with_what_to_ask_next(demo: tuple[Path, str]) -> None:
     where, said = demo
     summary = json.loads((where / "runs" / "demo" / "summary.json").read_text())
-    assert (summary["updates"], summary["restarts"], summary["ledger_imbalance"]) == (24, 1, 0)
+    assert (summary["updates"], summary["restarts"], summary["ledger_imbalance"]) == (48, 1, 0)
     assert summary["mismatch"]["tokens"] > 0 and summary["mismatch"]["p999"] <= 1e-5
     for expected in ("held out   greedy", "ledger     balanced", " verify runs/demo", " replay runs/demo", "runs/demo/report.html"):
         assert expected in said, expected
