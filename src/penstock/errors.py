@@ -5,9 +5,13 @@
     ├── InputError              a client's value is wrong; names the field              4xx
     │   ├── MalformedError      not JSON or msgpack, too deep, duplicate keys           400
     │   ├── InvalidError        a field has a value that it may not have                422
+    │   ├── UnauthorizedError   no token, or one that nobody gave out                   401
+    │   ├── ForbiddenError      a token without the scope; a lease of somebody else     403
     │   ├── UnknownError        no such run, group, rollout, session, plan              404
+    │   ├── MethodError         the path is there, but not for this method              405
     │   ├── ConflictError       the same key with other content; a slot that is taken   409
     │   ├── FencedError         an older term, an ended session, an old retry           409
+    │   ├── MediaTypeError      a body in a form that is not read                       415
     │   └── LimitError          over a limit: body, buffer, connections                 413 or 429
     ├── StoreError              the store cannot keep or give what was asked            503
     │   ├── StoreFullError      no space                                                507
@@ -63,11 +67,36 @@ class InvalidError(InputError):
     http_status = 422
 
 
+class UnauthorizedError(InputError):
+    """Nobody knows who is asking."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class ForbiddenError(InputError):
+    """Who is asking may not."""
+
+    code = "forbidden"
+    http_status = 403
+
+
 class UnknownError(InputError):
     """Nothing has that name."""
 
     code = "unknown"
     http_status = 404
+
+
+class MethodError(InputError):
+    """The path is there, but not for this method. `allowed` says for which."""
+
+    code = "method"
+    http_status = 405
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class ConflictError(InputError):
@@ -82,6 +111,13 @@ class FencedError(InputError):
 
     code = "fenced"
     http_status = 409
+
+
+class MediaTypeError(InputError):
+    """The body has a form that is not read: compressed, or of another content type."""
+
+    code = "media_type"
+    http_status = 415
 
 
 class LimitError(InputError):
