@@ -101,6 +101,8 @@ class Ledger:
         """Slots by the session that holds them."""
         self.free: dict[str, OrderedDict[str, None]] = {}
         """By environment: groups with a slot that nobody has claimed, in the order they are handed out."""
+        self.complete: dict[str, None] = {}
+        """Groups that wait for annotations, in the order they began to."""
         self.ready: dict[str, list[ReadyKey]] = {}
         """By environment: groups that may be cut, sorted."""
         self.term: TermRecord | None = None
@@ -230,6 +232,10 @@ class Ledger:
         counts.held_tokens += group.credit
         counts.held_groups += group.credit > 0
         counts.bound_groups += group.credit > 0 and group.state is GroupState.BOUND
+        if group.state is GroupState.COMPLETE:
+            self.complete[group.id] = None
+        else:
+            self.complete.pop(group.id, None)
         if group.state in (GroupState.OPEN, GroupState.COMPLETE):
             self.groups[group.id] = group
             return
