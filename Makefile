@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := train,envs,peers,dev
+EXTRAS := train,envs,archive,peers,dev
 SEEDS ?= 300
 SEED ?= 0
 PLANT ?=
