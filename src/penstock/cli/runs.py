@@ -41,7 +41,7 @@ def status(run: RunArgument, dir: DirOption = Path("runs")) -> None:
 def logs(
     run: RunArgument,
     part: Annotated[str | None, typer.Argument(help="Part whose log to show, such as learner; all of them without it.")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 20,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0)] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     dir: DirOption = Path("runs"),
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.buffer.api import EnvironmentStatus, RunStatus
 from penstock.process.supervisor import PartState, PartStatus
+from penstock.types import Laws
 
 
 def explain_stall(status: RunStatus | None, parts: Sequence[PartStatus]) -> str:
@@ -19,7 +20,7 @@ def explain_stall(status: RunStatus | None, parts: Sequence[PartStatus]) -> str:
         return "the learner has not begun: it has taken no term"
     if status.live_version < status.newest.version:
         return f"the learner waits for the servers to take version {status.newest.version}; live is {status.live_version}"
-    waits = [_explain_environment(name, found) for name, found in status.environments.items()]
+    waits = [_explain_environment(name, found, status.laws) for name, found in status.environments.items()]
     return "; ".join(waits) or "no group was ever opened: the workers wait for a server, or have no problems"
 
 
@@ -27,9 +28,10 @@ def _is_fine(part: PartStatus) -> bool:
     return part.state in (PartState.READY, PartState.ENDED)
 
 
-def _explain_environment(name: str, found: EnvironmentStatus) -> str:
+def _explain_environment(name: str, found: EnvironmentStatus, laws: Laws) -> str:
     groups = {state: found.groups.get(state, 0) for state in ("open", "complete", "ready", "bound")}
-    facts = f"{name}: {_counts(groups)}, {found.held_tokens} of {found.credit_tokens} credit tokens held"
+    held = f"{found.held_tokens} of {found.credit_tokens} credit tokens held"
+    facts = f"{name}: {_counts(groups)}, {held if laws.credit_groups is None else f'{laws.credit_groups} may be under way'}"
     if groups["open"]:
         return f"{facts}; {found.members.get('pending', 0)} replies are waited for"
     if groups["complete"]:

@@ -158,7 +158,8 @@ def describe_summary(run: str, summary: Summary) -> str:
         f"run {run}: {summary.updates} updates in {summary.wall_seconds:.0f} s ({summary.cpu_seconds:.0f} CPU s), {summary.restarts} restarts",
         f"held out   greedy {_number(before.greedy)} -> {_number(after.greedy)}, sampled {_number(before.sampled)} -> {_number(after.sampled)}",
         f"tokens     {summary.tokens_sampled} sampled, {summary.tokens_trained} trained",
-        f"agreement  sampler and learner differ by at most {agreement.max:.1e} (p99.9 {agreement.p999:.1e}) on {agreement.tokens} tokens",
+        f"agreement  sampler and learner differ by at most {agreement.max:.1e} (p99.9 {agreement.p999:.1e}) on {agreement.tokens} tokens"
+        + (f"; {agreement.mixed_kv} more with a mixed cache are left out" if agreement.mixed_kv else ", none left out"),
         f"ledger     {'balanced' if summary.ledger_imbalance == 0 else f'OFF BY {summary.ledger_imbalance}'}",
         f"weights    {summary.weights_digest}",
     ]

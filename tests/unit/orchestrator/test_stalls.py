@@ -10,11 +10,11 @@ from penstock.types import Laws, TermRecord, Version
 FINE = (PartStatus(name="learner", state=PartState.READY, process=None, restarts=0),)
 
 
-def status(groups: Mapping[str, int], *, members: Mapping[str, int] | None = None, held: int = 0, live: int = 4) -> RunStatus:
+def status(groups: Mapping[str, int], *, members: Mapping[str, int] | None = None, held: int = 0, live: int = 4, laws: Laws | None = None) -> RunStatus:
     environment = EnvironmentStatus(credit_tokens=1000, held_tokens=held, mean_group_tokens=None, groups=groups, members=members or {})
     return RunStatus(
         run="r",
-        laws=Laws(),
+        laws=laws or Laws(),
         newest=Version(run="r", version=4, digest="d"),
         live_version=live,
         next_update=4,
@@ -34,6 +34,7 @@ def status(groups: Mapping[str, int], *, members: Mapping[str, int] | None = Non
         (status({"complete": 2}), "annotations are waited for"),
         (status({"bound": 2}), "the learner is at work"),
         (status({"ready": 2}, held=990), "990 of 1000 credit tokens held; they wait for the learner"),
+        (status({"ready": 2}, laws=Laws(credit_groups=32)), "2 ready, 32 may be under way; they wait for the learner"),
         (status({"spent": 9, "dropped(stale)": 2}), "the workers open no group"),
         (status({"open": 3}, live=3), "the servers to take version 4; live is 3"),
     ],
