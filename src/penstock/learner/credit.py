@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.advantages import estimator
+from penstock.batching.filters import Filters, check_filters
 from penstock.errors import ConfigError, InvariantError
 from penstock.learner.config import LearnerConfig, LossConfig
 from penstock.trace import samples
@@ -28,13 +29,22 @@ class AlgorithmConfig:
     """Keyword options of the estimator, such as `norm: mean_norm`."""
     shuffle_advantages: bool = False
     """Deal the advantages of a batch out at random: a control that must not learn."""
+    filters: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
+    """Who may train, by name of the filter (zero_variance, reward_range, staleness, over_long, truncated, an entry point, or `module:function`) with
+    its options: `filters: {zero_variance: , over_long: {max_tokens: 512}}`."""
     loss: LossConfig = field(default_factory=LossConfig)
 
     def __post_init__(self) -> None:
+        check_filters(self.filter_options)
         try:
             estimator(self.adv_estimator)
         except ValueError as error:
             raise ConfigError(f"algorithm.adv_estimator: {error}") from None
+
+    @property
+    def filter_options(self) -> Filters:
+        """The filters, each with its options."""
+        return {name: options or {} for name, options in self.filters.items()}
 
 
 def credit(groups: Sequence[Group], plan: Plan, config: AlgorithmConfig) -> list[Sample]:
