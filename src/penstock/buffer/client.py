@@ -35,7 +35,9 @@ from penstock.types import (
     CheckpointRecord,
     CutRequest,
     Group,
+    GroupRecord,
     Laws,
+    MemberRecord,
     Payload,
     Plan,
     Rollout,
@@ -136,6 +138,21 @@ class BufferClient:
         """See `ledger.annotate`."""
         await self._call("POST", "/annotations", encode_msgpack(annotation), "application/msgpack")
 
+    async def slots_of(self, group_id: str) -> tuple[GroupRecord, tuple[MemberRecord, ...]]:
+        """A group and its slots as they stand. Raises `UnknownError` if nobody has opened it."""
+        found = read_body(await self._call("GET", f"/groups/{group_id}"), _GroupFacts)
+        return found.group, found.members
+
+    # Journals
+
+    async def append_journal(self, episode: str, index: int, entries: Sequence[bytes]) -> None:
+        """Append to an episode's journal from `index` on. Durable when this returns; `ConflictError` if other entries are there."""
+        await self._call("POST", f"/journal/{episode}?index={index}", join_items(entries), "application/msgpack")
+
+    async def journal(self, episode: str) -> list[bytes]:
+        """All entries of an episode's journal; none if there is none."""
+        return split_items(await self._call("GET", f"/journal/{episode}"), "msgpack")
+
     # The learner
 
     async def take_term(self, wanted: api.TakeTerm) -> TermRecord:
@@ -214,6 +231,16 @@ class _Versions:
     """Reply of `/versions`."""
 
     versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupFacts:
+    """Reply of `/groups/{id}`."""
+
+    group: GroupRecord
+    members: tuple[MemberRecord, ...]
+    rollouts: tuple[RolloutRecord, ...]
+    annotations: tuple[AnnotationRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
