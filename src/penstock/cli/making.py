@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.errors import ConfigError
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this file."""
@@ -23,10 +25,11 @@ def init_model(
     demo: Annotated[
         bool, typer.Option("--demo", help="The warmed-up model of `penstock demo`, made again by its recipe; the other options do not matter.")
     ] = False,
+    warm_up: Annotated[str, typer.Option(help="Warm it up on demonstrations of sort or textworld, by a recipe; the other options do not matter.")] = "",
 ) -> None:
     """Make a small model with random weights and a byte-level tokenizer, in Hugging Face's format."""
-    if demo:
-        _make_demo_model(directory)
+    if demo or warm_up:
+        _make_warm_model(directory, warm_up or "sort")
         return
     from penstock.models import init_model as make
 
@@ -34,11 +37,13 @@ def init_model(
     typer.echo(f"{directory}: a {size} model with random weights")
 
 
-def _make_demo_model(directory: Path) -> None:
+def _make_warm_model(directory: Path, environment: str) -> None:
     from rich.console import Console
 
-    from penstock.models.demo import make_demo_model
+    from penstock.models.demo import RECIPES, make_demo_model
 
+    if environment not in RECIPES:
+        raise ConfigError(f"--warm-up: there are no demonstrations of {environment!r}; there are some of {', '.join(RECIPES)}")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    made = make_demo_model(directory, console=Console(stderr=True))
+    made = make_demo_model(directory, RECIPES[environment], console=Console(stderr=True))
     typer.echo(f"{directory}: a {made.size} model, warmed up in {made.warm_up.steps} steps, weights {made.digest}")

@@ -26,6 +26,8 @@ class Observation:
     """Facts about the last step that are stored with it."""
     observation: Json = None
     """The bare state that the agent will act on, without history: steps of a group with equal ones are compared with each other. None: no such comparison."""
+    tools: tuple[Json, ...] = ()
+    """What the agent may call in this episode, in the shape of OpenAI's API. Read when the episode opens, and only then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ from penstock.config import dump, load
 from penstock.envs.guess import GuessEnvironment
 from penstock.envs.protocol import Environment
 from penstock.envs.sort import SortEnvironment
+from penstock.envs.textworld import TextWorldEnvironment
 from penstock.errors import ConfigError
 from penstock.types import Json
 
-ENVIRONMENTS: dict[str, type[Environment]] = {"sort": SortEnvironment, "guess": GuessEnvironment}
+ENVIRONMENTS: dict[str, type[Environment]] = {"sort": SortEnvironment, "guess": GuessEnvironment, "textworld": TextWorldEnvironment}
 
 ENTRY_POINTS = "penstock.envs"
 

@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """A prompt and a reply to imitate, as token ids. Loss lies on the reply."""
+    """A prompt and a reply to imitate, as token ids, and what follows if it has several turns. Loss lies on the replies."""
 
     prompt: tuple[int, ...]
     """At least one token: the first token of the reply is predicted from it."""
     reply: tuple[int, ...]
+    later_turns: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    """(what is said next, the reply to it), each pair after the one before."""
+
+    @property
+    def turns(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """All (what is said, the reply to it)."""
+        return ((self.prompt, self.reply), *self.later_turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +93,11 @@ def warm_up(
 
 def _loss(model: PreTrainedModel, batch: list[Demonstration]) -> torch.Tensor:
     """Mean negative logprob of all reply tokens, the demonstrations laid one after another."""
-    lengths = [len(demonstration.prompt) + len(demonstration.reply) for demonstration in batch]
-    ids_T = torch.tensor([token for demonstration in batch for token in (*demonstration.prompt, *demonstration.reply)])
+    lengths = [sum(len(said) + len(reply) for said, reply in demonstration.turns) for demonstration in batch]
+    turns = [turn for demonstration in batch for turn in demonstration.turns]
+    ids_T = torch.tensor([token for said, reply in turns for token in (*said, *reply)])
     positions_T = torch.tensor([position for length in lengths for position in range(length)])
-    is_target_T = torch.tensor([place >= len(demonstration.prompt) for demonstration, length in zip(batch, lengths, strict=True) for place in range(length)])
+    is_target_T = torch.tensor([is_reply for turn in turns for is_reply, ids in zip((False, True), turn, strict=True) for _ in ids])
     targets = is_target_T.nonzero()[:, 0]
     hidden_TD = tree_hidden(model, ids_T, positions_T, tree_layout(lengths, [-1] * len(lengths)))
     return -token_scores(model, hidden_TD[targets - 1], ids_T[targets]).logprobs_T.mean()

@@ -4,6 +4,6 @@
 little, but samples mostly wrong ones. `model/recipe.json` says how it was made, `make_demo_model` makes it again. `run.yaml` is the config of the demo.
 """
 
-from penstock.models.demo.recipe import RECIPE, Recipe, make_demo_model, read_recipe
+from penstock.models.demo.recipe import RECIPE, RECIPES, TEXTWORLD_RECIPE, Recipe, make_demo_model, read_recipe
 
-__all__ = ["RECIPE", "Recipe", "make_demo_model", "read_recipe"]
+__all__ = ["RECIPE", "RECIPES", "TEXTWORLD_RECIPE", "Recipe", "make_demo_model", "read_recipe"]

@@ -14,8 +14,9 @@ import torch
 from rich.console import Console
 
 from penstock.chat import ChatTemplate
-from penstock.envs import SortEnvironment, tokenized
+from penstock.envs import SortEnvironment, TextWorldEnvironment, tokenized, tokenized_turns
 from penstock.envs.sort import sort_demonstrations
+from penstock.envs.textworld import textworld_demonstrations
 from penstock.errors import ConfigError
 from penstock.models.creation import init_model
 from penstock.models.loading import load_model
@@ -31,12 +32,14 @@ class Recipe:
     """What a warmed-up model is made from. `digest` and `libraries` say what came of it, and with what."""
 
     schema: int = 1
+    environment: str = "sort"
+    """Whose demonstrations: `sort` or `textworld`, with its default settings."""
     size: str = "nano"
     template: str = "plain"
     seed: int = 3
     """Of the random weights and of the demonstrations."""
     corrupted: float = 0.65
-    """Share of demonstrations with the digits in a wrong order."""
+    """Share of demonstrations (of `sort`) or of single actions (of `textworld`) that are wrong."""
     warm_up: WarmUpConfig = field(default_factory=lambda: WarmUpConfig(steps=220))
     threads: int = 1
     """Torch threads. Part of the arithmetic: another number may round differently."""
@@ -47,6 +50,12 @@ class Recipe:
 
 RECIPE = Recipe()
 """That of the model that comes with the package. The number of steps is where greedy held-out reward passes between 0.40 and 0.46."""
+
+TEXTWORLD_RECIPE = Recipe(environment="textworld", seed=0, corrupted=0.5, warm_up=WarmUpConfig(steps=300, batch_size=32))
+"""A model that brings the thing now and then."""
+
+RECIPES: Mapping[str, Recipe] = {recipe.environment: recipe for recipe in (RECIPE, TEXTWORLD_RECIPE)}
+"""By environment."""
 
 
 def make_demo_model(directory: Path, recipe: Recipe = RECIPE, *, console: Console | None = None) -> Recipe:
@@ -78,6 +87,11 @@ def read_recipe(directory: Path) -> Recipe:
 
 
 def _demonstrations(directory: Path, recipe: Recipe) -> Iterator[Demonstration]:
-    pairs = sort_demonstrations(SortEnvironment(), seed=recipe.seed, corrupted=recipe.corrupted)
-    for prompt, reply in tokenized(ChatTemplate.load(directory), pairs):
-        yield Demonstration(prompt=prompt, reply=reply)
+    template = ChatTemplate.load(directory)
+    if recipe.environment == "sort":
+        pairs = sort_demonstrations(SortEnvironment(), seed=recipe.seed, corrupted=recipe.corrupted)
+        return (Demonstration(prompt=prompt, reply=reply) for prompt, reply in tokenized(template, pairs))
+    if recipe.environment == "textworld":
+        episodes = (steps for _, steps in textworld_demonstrations(TextWorldEnvironment(), seed=recipe.seed, corrupted=recipe.corrupted))
+        return (Demonstration(prompt=first[0], reply=first[1], later_turns=tuple(later)) for first, *later in tokenized_turns(template, episodes))
+    raise ConfigError(f"there are no demonstrations of {recipe.environment!r}; there are some of {', '.join(RECIPES)}")
