@@ -260,7 +260,7 @@ def textworld_demonstrations(settings: TextWorldEnvironment, *, seed: int = 0, c
 @lru_cache(maxsize=16)
 def _tasks(size: int, least_actions: int, most_actions: int, split: Split) -> tuple[Task, ...]:
     """All tasks of a split, in an order that does not depend on a run's seed: runs that differ only in it are evaluated on the same problems."""
-    rooms = list(product(range(size), repeat=2))
+    rooms: list[Room] = list(product(range(size), range(size)))
     tasks = [
         task
         for thing, lies, wanted, start in product(THINGS, rooms, rooms, rooms)
@@ -274,7 +274,7 @@ def _tasks(size: int, least_actions: int, most_actions: int, split: Split) -> tu
 def _lying(task: Task, settings: TextWorldEnvironment) -> list[Json]:
     """What lies where, in the order of rooms. What is not wanted lies neither where the thing is nor where it is wanted."""
     source = random.Random(task.key)
-    rooms = [room for room in product(range(settings.size), repeat=2) if room not in (task.lies, task.wanted)]
+    rooms = [room for room in product(range(settings.size), range(settings.size)) if room not in (task.lies, task.wanted)]
     others = source.sample([thing for thing in THINGS if thing != task.thing], settings.others)
     return sorted([[list(task.lies), task.thing], *([list(room), thing] for room, thing in zip(source.sample(rooms, settings.others), others, strict=True))])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.config import check_range
+from penstock.errors import ConfigError
 from penstock.types import Json
 
 
@@ -29,6 +31,8 @@ class ActorConfig:
     """A reply that takes longer is an infrastructure failure. Long enough for a server to be started again."""
     step_seconds: float = 60.0
     """An environment that takes longer to open, step or score is an infrastructure failure."""
+    termination_regex: str | None = None
+    """An episode is over once the agent writes something in which this regular expression is found."""
     template: str | None = None
     """A built-in chat template to use in place of the model's own."""
 
@@ -39,6 +43,10 @@ class ActorConfig:
         check_range("temperature", self.temperature, least=0)
         for name in ("episode_seconds", "reply_seconds", "step_seconds"):
             check_range(name, getattr(self, name), above=0)
+        try:
+            re.compile(self.termination_regex or "")
+        except re.error as error:
+            raise ConfigError(f"termination_regex: {self.termination_regex!r} is not a regular expression: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

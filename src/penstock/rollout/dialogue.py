@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from penstock.chat import ChatTemplate, Known, Piece, Rendered
 from penstock.errors import InvalidError
 from penstock.rollout.policy import Action
 from penstock.trace import Recorder
-from penstock.types import Int32Array, Message, Source, StepFacts, Trace
+from penstock.types import Int32Array, Json, Message, Source, StepFacts, Trace
 
 _CACHED_PROMPTS = 1024
 
@@ -24,10 +25,10 @@ class Prompts:
         self.template = template
         self._known: OrderedDict[tuple[Message, ...], Rendered] = OrderedDict()
 
-    def open(self, messages: tuple[Message, ...]) -> Rendered:
+    def open(self, messages: tuple[Message, ...], tools: tuple[Json, ...] = ()) -> Rendered:
         """As `ChatTemplate.open`."""
-        if any(message.tool_calls for message in messages):  # JSON objects cannot be looked up
-            return self.template.open(messages)
+        if tools or any(message.tool_calls for message in messages):  # JSON objects cannot be looked up
+            return self.template.open(messages, tools or None)
         known = self._known.get(messages)
         if known is None:
             known = self._known[messages] = self.template.open(messages)
@@ -44,10 +45,14 @@ class _Said:
 
 
 class Dialogue:
-    """Belongs to one episode. `see` what the environment says, `say` what the agent does, in turns; tokens are only ever added."""
+    """Belongs to one episode. `see` what the environment says, `say` what the agent does, in turns; tokens are only ever added.
 
-    def __init__(self, prompts: Prompts) -> None:
+    Without `prompts` nobody here knows how messages become tokens: those that a server reports with its replies are recorded, and no others.
+    """
+
+    def __init__(self, prompts: Prompts | None, tools: tuple[Json, ...] = ()) -> None:
         self._prompts = prompts
+        self._tools = tools
         self._recorder = Recorder()
         self._known: list[Known] = []
         """The tokens on the path to the tip."""
@@ -76,13 +81,16 @@ class Dialogue:
         if not new:
             raise InvalidError("the environment neither said anything nor ended the episode")
         old, self.messages = self.messages, self.messages + new
-        template, first = self._prompts.template, 0
+        if self._prompts is None:
+            self._mark_silent(new, timestamp)
+            return
+        template, tools, first = self._prompts.template, self._tools or None, 0
         if not old:
-            pieces = self._prompts.open(new).pieces
+            pieces = self._prompts.open(new, self._tools).pieces
         elif template.extends(new, old[-1]):
-            pieces = template.delta(int(self._known[-1].ids[-1]), new, reply=old[-1]).pieces
+            pieces = template.delta(int(self._known[-1].ids[-1]), new, tools, reply=old[-1]).pieces
         else:
-            fork = template.refork(self.messages, self._known)
+            fork = template.refork(self.messages, self._known, tools)
             self._keep(fork.keep)
             # Older messages that are shown again carry no mark: they were said once.
             pieces, first = fork.pieces, len(old)
@@ -91,24 +99,37 @@ class Dialogue:
     def say(self, action: Action, timestamp: int | None = None) -> int:
         """Add what the agent did, and give the number of its message in the trace."""
         recorder, reply = self._recorder, action.reply
+        if action.prompt_ids is not None:
+            self._adopt(action.prompt_ids)
         recorder.open_message()
         if reply is not None:
             self._known.append(_Said(reply.ids))
             recorder.append(reply.ids, Source.SAMPLED, logprobs=reply.logprobs, versions=reply.versions)
-        else:
-            self._inject(action.message.content)
+        elif self._prompts is not None:
+            self._inject(self._prompts.template, action.message)
         self.messages = (*self.messages, action.message)
         return recorder.close_message(action.message, inference=None if reply is None else reply.metadata, timestamp=timestamp)
 
-    def judge(self, mark: int, *, reward: float | None, step: StepFacts) -> None:
+    def judge(self, mark: int, *, reward: float | None, step: StepFacts | None = None) -> None:
         """Add to a message of the agent what the environment made of it."""
         self._recorder.attach(mark, reward=reward, step=step)
 
-    def _inject(self, content: str) -> None:
-        template = self._prompts.template
-        ids = np.concatenate([template.encode_text(content), np.array(template.eos_ids[:1], np.int32)])
+    def _inject(self, template: ChatTemplate, message: Message) -> None:
+        ids = np.concatenate([template.encode_text(_spelled(message)), np.array(template.eos_ids[:1], np.int32)])
         self._known.append(_Said(ids))
         self._recorder.append(ids, Source.INJECTED)
+
+    def _adopt(self, prompt_ids: Int32Array) -> None:
+        """Make these the tokens that the reply continues: what a server computed on is the truth, whatever was expected."""
+        known = self._recorder.ids()
+        length = min(len(known), len(prompt_ids))
+        different = np.flatnonzero(known[:length] != prompt_ids[:length])
+        shared = int(different[0]) if len(different) else length
+        if shared < len(known):
+            self._keep(shared)
+        if shared < len(prompt_ids):
+            self._known.append(_Said(prompt_ids[shared:]))
+            self._recorder.append(prompt_ids[shared:], Source.TEMPLATE)
 
     def _keep(self, num_tokens: int) -> None:
         """Go back to the first `num_tokens` tokens."""
@@ -140,3 +161,13 @@ class Dialogue:
         for message in messages:
             self._recorder.open_message()
             self._recorder.close_message(message, timestamp=timestamp)
+
+
+def _spelled(message: Message) -> str:
+    """What a model would have written to say it: calls of tools as text."""
+    calls = []
+    for call in message.tool_calls:
+        arguments = call["function"]["arguments"]
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        calls.append(f'<tool_call>{{"name": {json.dumps(call["function"]["name"], ensure_ascii=False)}, "arguments": {text}}}</tool_call>')
+    return message.content + "".join(calls)

@@ -24,7 +24,7 @@ _GROUPS_AT_ONCE = 16
 class Dispatcher:
     """For one environment. Others may do the same for it: opening a group twice opens it once, and both go on where the buffer's cursor stands."""
 
-    def __init__(self, client: BufferClient, supply: Supply, prompts: Prompts, actor: ActorConfig, *, seed: int, clock: Clock) -> None:
+    def __init__(self, client: BufferClient, supply: Supply, prompts: Prompts | None, actor: ActorConfig, *, seed: int, clock: Clock) -> None:
         self._client, self._supply, self._prompts, self._actor, self._seed, self._clock = client, supply, prompts, actor, seed, clock
         self._source = supply.source(Split.TRAIN)
         self._source_name = supply.source_name(Split.TRAIN)
@@ -71,4 +71,4 @@ class Dispatcher:
 
     def _prompt_tokens(self, problem: Problem) -> int:
         """As far as the problem itself tells; what an environment adds shows in the running mean."""
-        return len(self._prompts.open(opening_messages(problem)).ids) if problem.prompt else 0
+        return len(self._prompts.open(opening_messages(problem)).ids) if problem.prompt and self._prompts is not None else 0

@@ -11,7 +11,7 @@ from penstock.chat import ChatTemplate, parse_tool_calls
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
 from penstock.inference.client import Reply
-from penstock.rollout.policy import Action, Sampler, Situation
+from penstock.rollout.policy import Action, Sampler, Situation, action_from
 from penstock.rollout.seeds import derived_seed
 from penstock.types import Json, Message, Usage
 
@@ -30,41 +30,47 @@ class EnginePolicy:
 
     async def get_action(self, observation: Situation, available_tools_specs: Sequence[Json] | None = None) -> Action:
         """See `AgentPolicy`."""
-        reply = await self._reply(observation)
+        reply = await whole_reply(self.sampler, observation, temperature=self.temperature, stop_ids=self.template.eos_ids, clock=self.clock)
         text = self.template.split_reply(reply.ids).text
         truncated = reply.metadata.finish_reason == "length"
         parsed = parse_tool_calls(text) if available_tools_specs else None
         if parsed is not None and parsed.tool_calls:
             message = Message(role="assistant", content=parsed.content, tool_calls=parsed.tool_calls)
-            return Action(type="tool_call", message=message, reply=reply, truncated=truncated)
+            return action_from(message, reply=reply, truncated=truncated)
         return Action(message=Message(role="assistant", content=text), reply=reply, truncated=truncated)
 
-    async def _reply(self, situation: Situation) -> Reply:
-        """One whole reply. What an engine gave up half way (to load weights, or to stop) is continued by the next one, from the same tokens."""
-        deadline = self.clock.monotonic() + situation.deadline_seconds
-        parts: list[Reply] = []
-        ids, left = situation.ids, situation.max_tokens
-        while True:
-            part = await self.sampler.complete(
-                ids,
-                max_tokens=left,
-                temperature=self.temperature,
-                seed=derived_seed(situation.seed, "part", len(parts)),
-                stop_ids=self.template.eos_ids,
-                deadline_seconds=deadline - self.clock.monotonic(),
-            )
-            _check(part, left)
-            if len(part.ids):
-                parts.append(part)
-                ids, left = np.concatenate([ids, part.ids]), left - len(part.ids)
-            if part.metadata.finish_reason != "abort":
-                return _joined(parts)
-            if left == 0:
-                return _cut_off(_joined(parts))
-            if self.clock.monotonic() + _PAUSE_SECONDS >= deadline:
-                raise InfraError(f"the reply was aborted {len(parts)} times and not finished within {situation.deadline_seconds:g} s")
-            if not len(part.ids):
-                await self.clock.sleep(_PAUSE_SECONDS)
+
+async def whole_reply(
+    sampler: Sampler, situation: Situation, *, temperature: float, stop_ids: Sequence[int], clock: Clock, begun: Sequence[Reply] = ()
+) -> Reply:
+    """One whole reply. What an engine gave up half way (to load weights, or to stop) is continued by the next one, from the same tokens.
+
+    `begun`: parts that are there already, tokens after those of the situation. Raises `InfraError` if it is not finished by the deadline.
+    """
+    deadline = clock.monotonic() + situation.deadline_seconds
+    parts = list(begun)
+    ids = np.concatenate([situation.ids, *(part.ids for part in parts)])
+    left = situation.max_tokens - sum(len(part.ids) for part in parts)
+    while left > 0:
+        part = await sampler.complete(
+            ids,
+            max_tokens=left,
+            temperature=temperature,
+            seed=derived_seed(situation.seed, "part", len(parts)),
+            stop_ids=stop_ids,
+            deadline_seconds=deadline - clock.monotonic(),
+        )
+        _check(part, left)
+        if len(part.ids):
+            parts.append(part)
+            ids, left = np.concatenate([ids, part.ids]), left - len(part.ids)
+        if part.metadata.finish_reason != "abort":
+            return _joined(parts)
+        if clock.monotonic() + _PAUSE_SECONDS >= deadline:
+            raise InfraError(f"the reply was aborted {len(parts)} times and not finished within {situation.deadline_seconds:g} s")
+        if not len(part.ids):
+            await clock.sleep(_PAUSE_SECONDS)
+    return _cut_off(_joined(parts))
 
 
 def _check(part: Reply, most: int) -> None:

@@ -37,6 +37,9 @@ class Action:
     truncated: bool = False
     """A limit cut the reply off."""
     value_estimate: float | None = None
+    prompt_ids: Int32Array | None = None
+    """The tokens that the reply continues, where a server has rendered the conversation by itself and says so; they are recorded as the prompt. None: the
+    situation's own."""
 
     @property
     def structured(self) -> Json:
@@ -63,6 +66,18 @@ class Action:
         yield self.raw_output
         yield self.logprobs
         yield self.value_estimate
+
+
+TERMINATE = "terminate"
+"""A call of a tool by this name ends the episode."""
+
+
+def action_from(message: Message, *, reply: Reply | None = None, truncated: bool = False, prompt_ids: Int32Array | None = None) -> Action:
+    """The action that a message is: its first tool call decides, and a message without any is text."""
+    kind: Literal["text", "tool_call", "terminate"] = "text"
+    if message.tool_calls:
+        kind = "terminate" if message.tool_calls[0]["function"]["name"] == TERMINATE else "tool_call"
+    return Action(type=kind, message=message, reply=reply, truncated=truncated, prompt_ids=prompt_ids)
 
 
 class AgentPolicy(Protocol):

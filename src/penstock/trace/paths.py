@@ -54,7 +54,8 @@ class Conversation:
 def conversation(trace: Trace) -> Conversation:
     """Read off the segments which message continues which.
 
-    A path that leaves a message before its end (a fork inside it) does not hold that message. A message without tokens continues the one recorded before it.
+    A path that leaves a message before its end (a fork inside it) does not hold that message. A message without tokens continues the one recorded before it,
+    and is continued by the one recorded after it, if that goes on from the same place.
     """
     mark_of = {segment: number for number, mark in enumerate(trace.marks) for segment in range(mark.start, mark.stop)}
     previous: list[int | None] = [None] * len(trace.marks)
@@ -69,7 +70,11 @@ def conversation(trace: Trace) -> Conversation:
         if index == mark.start:
             previous[number] = inherited
         last_at.append(number if index == mark.stop - 1 else previous[number])
+    with_tokens: int | None = None  # the last message before `number` that has tokens
     for number, mark in enumerate(trace.marks):
-        if mark.start == mark.stop and number > 0:
+        is_silent = mark.start == mark.stop
+        follows_silent = number > 0 and trace.marks[number - 1].start == trace.marks[number - 1].stop
+        if number > 0 and (is_silent or (follows_silent and previous[number] == with_tokens)):
             previous[number] = number - 1
+        with_tokens = with_tokens if is_silent else number
     return Conversation(previous=tuple(previous))

@@ -1,0 +1,154 @@
+"""`RLRolloutWorker`: runs an agent through episodes of one task and gives what training needs, step by step.
+
+    task = TaskDefinition.of(environment, problem)
+    worker = RLRolloutWorker(task, policy, max_episode_steps=12, template=template)
+    steps, messages, ground_truth = await worker.run_episode()
+    worker.rollout.metadata["end"]     # why it ended
+
+The loop is that of `run_episode`; what a turn consists of may be overridden in a subclass, by the three methods whose names begin with an underscore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.chat import ChatTemplate
+from penstock.clock import Clock, SystemClock
+from penstock.envs import Observation
+from penstock.rollout.config import ActorConfig
+from penstock.rollout.dialogue import Prompts
+from penstock.rollout.episode import finished
+from penstock.rollout.judging import Judge
+from penstock.rollout.play import Play
+from penstock.rollout.policy import Action, AgentPolicy
+from penstock.rollout.seeds import derived_seed
+from penstock.rollout.setting import Setting, Ticket
+from penstock.rollout.task import TaskDefinition
+from penstock.trace import steps
+from penstock.types import Json, Message, Rollout, StepData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Execution:
+    """What came of an action. Unpacks into information about the execution, the text of the agent's message, and the messages that answer it."""
+
+    action: Action
+    observation: Observation
+    """Its messages, reward, end and further information are what is recorded."""
+
+    def __iter__(self) -> Iterator[Json]:
+        yield dict(self.observation.info)
+        yield self.action.message.content
+        yield list(self.observation.messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Occasion:
+    """Whose episodes these are; only names and seeds depend on it."""
+
+    run: str = "local"
+    environment: str = "task"
+    group_id: str = ""
+    """Empty: one of its own, by the task's id."""
+    seed: int = 0
+    """Of all episodes; each has one of its own that follows from it. All begin alike."""
+
+
+class RLRolloutWorker:
+    """Episodes of one task with one policy, one at a time. Each call of `run_episode` is the next member of a group."""
+
+    def __init__(
+        self,
+        task_definition: TaskDefinition,
+        agent_policy: AgentPolicy,
+        max_episode_steps: int = 16,
+        *,
+        template: ChatTemplate | None = None,
+        limits: ActorConfig | None = None,
+        judge: Judge | None = None,
+        occasion: Occasion | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`template`: how the policy's model reads messages; None if only its server knows. `limits`: further ones, of tokens and time (its
+        `max_episode_steps` and `termination_regex` give way to the worker's and the task's). `judge`: a reward function in place of the environment's score.
+        """
+        self.task_definition = task_definition
+        self.agent_policy = agent_policy
+        self.max_episode_steps = max_episode_steps
+        chosen = replace(limits or ActorConfig(), max_episode_steps=max_episode_steps)
+        if task_definition.termination_regex is not None:
+            chosen = replace(chosen, termination_regex=task_definition.termination_regex)
+        prompts = None if template is None else Prompts(template)
+        self._setting = Setting(policy=agent_policy, prompts=prompts, limits=chosen, judge=judge, clock=clock or SystemClock())
+        self._occasion = occasion or Occasion()
+        self._num_episodes = 0
+        self._play: _HookedPlay | None = None
+        self._rollout: Rollout | None = None
+
+    @property
+    def rollout(self) -> Rollout:
+        """The last episode as it is stored: trace, status, why it ended or failed, and its rewards. An episode with tools alone and without a judge has no
+        reward yet, and must get one before it is written anywhere."""
+        assert self._rollout is not None, "no episode has been run"
+        return self._rollout
+
+    async def run_episode(self) -> tuple[list[StepData], list[Message], Json]:
+        """Play one episode: its steps, the messages for a reward function, and the ground truth.
+
+        Whatever fails ends the episode and not the worker: `rollout.status` and `rollout.failure` say so, and the steps are those before.
+        """
+        task = self.task_definition
+        play = self._play = _HookedPlay(self, self._ticket(), task.problem, task.env(), self._setting)
+        self._num_episodes += 1
+        self._rollout = await finished(play, is_scored=self._setting.judge is not None or task.environment is not None)
+        return steps(self._rollout), list(play.messages), task.ground_truth
+
+    def _prepare_policy_observation(self, current_messages_history: Sequence[Message]) -> Json:
+        """What the policy is given as its observation: a `Situation`, which has the messages and their tokens. Override it for a policy of another kind."""
+        return Play.prepare(self._playing)
+
+    async def _execute_action_in_environment(self, policy_action: Action) -> Execution:
+        """Do what the policy decided, and say what came of it."""
+        return Execution(action=policy_action, observation=await Play.execute(self._playing, policy_action))
+
+    def _check_termination(self, current_messages_history: Sequence[Message], action_execution: Execution) -> str:
+        """Why the episode is over after this step; empty if it is not."""
+        return Play.check_termination(self._playing, action_execution.action, action_execution.observation)
+
+    @property
+    def _playing(self) -> Play:
+        assert self._play is not None, "no episode is being played"
+        return self._play
+
+    def _ticket(self) -> Ticket:
+        occasion, member = self._occasion, self._num_episodes
+        return Ticket(
+            run=occasion.run,
+            environment=occasion.environment,
+            group_id=occasion.group_id or f"{self.task_definition.id}/0/0",
+            member=member,
+            retry=0,
+            seed=derived_seed(occasion.seed, "episode", member),
+            env_seed=derived_seed(occasion.seed, "env"),
+        )
+
+
+class _HookedPlay(Play):
+    """The shared loop with a worker's three methods in it."""
+
+    def __init__(self, worker: RLRolloutWorker, *arguments: Json) -> None:
+        super().__init__(*arguments)
+        self._worker = worker
+        self._execution: Execution | None = None
+
+    def prepare(self) -> Json:
+        return self._worker._prepare_policy_observation(list(self.messages))
+
+    async def execute(self, action: Action) -> Observation:
+        self._execution = await self._worker._execute_action_in_environment(action)
+        return self._execution.observation
+
+    def check_termination(self, action: Action, observation: Observation) -> str:
+        assert self._execution is not None, "an action is executed before anybody asks what came of it"
+        return self._worker._check_termination(list(self.messages), self._execution)
