@@ -90,8 +90,11 @@ class Child:
             os.killpg(self._process.pid, number)
 
 
-async def start_child(words: Sequence[str], *, log: Path, environment: Mapping[str, str], with_pipe: bool = False) -> Child:
-    """Start a command; stdout and stderr are appended to `log`, after a line that says so. Raises `OSError` if it cannot be started."""
+async def start_child(words: Sequence[str], *, log: Path, environment: Mapping[str, str], with_pipe: bool = False, descriptors: Sequence[int] = ()) -> Child:
+    """Start a command; stdout and stderr are appended to `log`, after a line that says so. It finds `descriptors` open under their numbers.
+
+    Raises `OSError` if it cannot be started.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     note(log, f"start: {' '.join(words)}")
     with log.open("ab", buffering=0) as file:
@@ -101,6 +104,7 @@ async def start_child(words: Sequence[str], *, log: Path, environment: Mapping[s
             stdout=file,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, **environment, **leashed()},
+            pass_fds=tuple(descriptors),
             # Ctrl-C on the terminal is for the parent alone: it stops its children in their order.
             start_new_session=True,
         )
