@@ -6,12 +6,15 @@ durable. Nobody may see the reply before. Since the store keeps the order of sub
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from penstock import ledger as law
+from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
 from penstock.errors import ConflictError, CorruptError, InputError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger
@@ -23,10 +26,13 @@ from penstock.types import (
     GroupRecord,
     JournalEntry,
     Laws,
+    LeaseRecord,
+    LeaseRequest,
     MemberState,
     Payload,
     Plan,
     Purpose,
+    Record,
     RolloutRecord,
     RunRecord,
     SessionRecord,
@@ -62,9 +68,11 @@ class Buffer:
     `now` is the store's clock: it must not run backwards, and is asked once per verb.
     """
 
-    def __init__(self, store: Store, now: Callable[[], float]) -> None:
+    def __init__(self, store: Store, now: Callable[[], float], *, on_batch: Callable[[law.BatchReport], None] | None = None) -> None:
+        """`on_batch` hears of every batch that was made, once it is durable, on the thread that made it so."""
         self.store = store
         self._now = now
+        self._on_batch = on_batch
         self._ledgers: dict[str, Ledger] = {}
         self._line: Future[None] = _done()
         """The newest submit: when it is durable, so is everything before it."""
@@ -198,6 +206,27 @@ class Buffer:
         """See `ledger.retire`."""
         return self._submit(run, law.retire(self.ledger(run), update, term))
 
+    def take_lease(self, run: str, lease: str, consumer: str, request: LeaseRequest) -> Pending[LeaseRecord | law.Wait]:
+        """See `ledger.take_lease`."""
+        return self._submit(run, law.take_lease(self.ledger(run), self.store, lease, consumer, request, self._now()))
+
+    def renew_lease(self, run: str, lease: str, consumer: str, *, seconds: float | None = None) -> LeaseRecord:
+        """See `ledger.renew_lease`. Not durable, for the same reason as a beat."""
+        return self._note(run, law.renew_lease(self.ledger(run), self.store, lease, consumer, self._now(), seconds=seconds))
+
+    def settle_lease(self, run: str, lease: str, consumer: str) -> Pending[LeaseRecord]:
+        """See `ledger.settle_lease`."""
+        return self._submit(run, law.settle_lease(self.ledger(run), self.store, lease, consumer, self._now()))
+
+    def release_lease(self, run: str, lease: str, consumer: str) -> Pending[LeaseRecord]:
+        """See `ledger.release_lease`."""
+        return self._submit(run, law.release_lease(self.ledger(run), self.store, lease, consumer, self._now()))
+
+    def expire_leases(self) -> list[Pending[tuple[LeaseRecord, ...]]]:
+        """End every lease whose deadline has passed, in all runs."""
+        decided = [(run, law.expire_leases(ledger, self._now())) for run, ledger in self._ledgers.items()]
+        return [self._submit(run, decision) for run, decision in decided if decision.reply]
+
     def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[None]:
         """Append to the journals of episodes. The same entries again change nothing."""
         self.ledger(run)
@@ -207,6 +236,16 @@ class Buffer:
                 if entry.episode == episode and known.get(entry.index, entry.body) != entry.body:
                     raise ConflictError(f"entry {entry.index} of the journal of {episode} is there with other content")
         return self._submit(run, Decision(None, tuple(entries)))
+
+    def file_away(self, run: str, records: Sequence[Record]) -> Pending[None]:
+        """Make durable what the archive has to say of groups that have ended. The laws do not look at those any more, so the ledger is left as it is."""
+        self.ledger(run)
+        submitted = self.store.submit(records)
+        refusal = submitted.exception() if submitted.done() else None
+        if isinstance(refusal, InputError):
+            raise refusal
+        self._line = submitted
+        return Pending(None, submitted, changed=False)
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
         """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says."""
@@ -231,10 +270,25 @@ class Buffer:
                 raise CorruptError(f"run {run.run} is listed but cannot be loaded")
             ledger = self._ledgers[run.run] = Ledger.load(snapshot)
             ledger.apply(law.restart_clocks(ledger, self._now()))
+            ledger.restart_arrivals(self._now())
+            self._count_new(ledger)
+
+    def _count_new(self, ledger: Ledger) -> None:
+        """Find again what was accepted since the last cut: the store's rollouts from the newest back to it."""
+        # Without a learner nothing is cut, and everything that was ever written would be new.
+        if ledger.term is not None:
+            last_cut_at = ledger.plans[max(ledger.plans)].cut_at if ledger.plans else -math.inf
+            for rollout in self.store.rollouts_since(ledger.run.run, last_cut_at):
+                group = ledger.find_group(self.store, rollout.group_id)
+                if group is not None:
+                    ledger.pools.accept(group, rollout)
 
     def _submit(self, run: str, decision: Decision[T]) -> Pending[T]:
         ledger = self.ledger(run)
+        if law.fills_a_pool(ledger, decision):
+            decision = law.make_room(ledger, decision, self._now())
         if decision.records:
+            report = None if self._on_batch is None else report_of(ledger, decision.records)
             submitted = self.store.submit(decision.records)
             refusal = submitted.exception() if submitted.done() else None
             if isinstance(refusal, InputError):
@@ -242,8 +296,14 @@ class Buffer:
                 raise refusal
             self._line = submitted
             ledger.apply(decision.records)
+            if report is not None:
+                submitted.add_done_callback(partial(self._tell_batch, report))
         # An answer that changes nothing may still stand on something that is not durable yet: it waits for the newest submit.
         return Pending(decision.reply, self._line, changed=bool(decision.records))
+
+    def _tell_batch(self, report: law.BatchReport, submitted: Future[None]) -> None:
+        if self._on_batch is not None and submitted.exception() is None:
+            self._on_batch(report)
 
     def _note(self, run: str, decision: Decision[T]) -> T:
         self.ledger(run).apply(decision.records)

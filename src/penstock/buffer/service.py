@@ -12,7 +12,9 @@ from typing import TypeVar
 
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.store import Store
+from penstock.buffer.working import WorkDesk
 from penstock.errors import InputError, LimitError, PenstockError, StoreError
+from penstock.ledger import BatchReport
 from penstock.process.points import reach
 
 log = logging.getLogger(__name__)
@@ -34,8 +36,11 @@ def store_clock() -> Callable[[], float]:
 class BufferService:
     """Verbs of `Buffer` for an event loop. Use as a context: `async with service.running():`."""
 
-    def __init__(self, store: Store, *, expire_seconds: float, max_waiting: int) -> None:
-        self.buffer = Buffer(store, store_clock())
+    def __init__(self, store: Store, *, expire_seconds: float, max_waiting: int, on_batch: Callable[[BatchReport], None] | None = None) -> None:
+        self.now = store_clock()
+        self.buffer = Buffer(store, self.now, on_batch=on_batch)
+        self.work = WorkDesk(self.now)
+        """Enrichment work in the hands of others."""
         self._expire_seconds = expire_seconds
         self._max_waiting = max_waiting
         self._waiting = 0
@@ -175,6 +180,12 @@ class BufferService:
             try:
                 for pending in self.buffer.expire():
                     log.warning("lost %s", ", ".join(session.worker for session in pending.reply))
+                    self._wake()
+                for work in self.work.expire():
+                    log.warning("expired: work %s of %s", work.lease, work.consumer)
+                    self._wake()
+                for expired in self.buffer.expire_leases():
+                    log.warning("expired: %s", ", ".join(f"lease {lease.lease} of {lease.consumer}" for lease in expired.reply))
                     self._wake()
             except PenstockError as error:
                 self._break(error if isinstance(error, StoreError) else StoreError(str(error)))

@@ -9,13 +9,17 @@ by deciding. The caller makes the records durable and then known (`Ledger.apply`
     return decision.reply
 
 Who calls what: workers `open_session, beat, open_group, claim, accept, release`; scorers `annotate`; the learner `take_term, renew_term, cut,
-record, publish, keep`; the clock `expire`. `balance` says whether everything is still accounted for.
+record, publish, keep`; outside consumers `take_lease, renew_lease, settle_lease, release_lease`; the clock `expire, expire_leases`. `balance` says
+whether everything is still accounted for.
 """
 
 from penstock.ledger.balance import Balance, balance, imbalance, recount
 from penstock.ledger.book import Decision, Ledger, Past
+from penstock.ledger.capacity import fills_a_pool, make_room
 from penstock.ledger.cut import Wait, cut
 from penstock.ledger.groups import Opened, open_group, open_run
+from penstock.ledger.leases import expire_leases, find_lease, release_lease, renew_lease, settle_lease, take_lease
+from penstock.ledger.pools import BatchReport, EnvironmentReport, batch_report
 from penstock.ledger.slots import Slot, beat, claim, expire, open_session, release, restart_clocks
 from penstock.ledger.states import GROUP_MOVES, MEMBER_MOVES
 from penstock.ledger.terms import Resume, renew_term, take_term
@@ -28,7 +32,9 @@ __all__ = [
     "Accepted",
     "Annotated",
     "Balance",
+    "BatchReport",
     "Decision",
+    "EnvironmentReport",
     "Ledger",
     "Opened",
     "Past",
@@ -39,13 +45,18 @@ __all__ = [
     "accept",
     "annotate",
     "balance",
+    "batch_report",
     "beat",
     "claim",
     "cut",
     "expire",
+    "expire_leases",
+    "fills_a_pool",
+    "find_lease",
     "fork",
     "imbalance",
     "keep",
+    "make_room",
     "open_group",
     "open_run",
     "open_session",
@@ -53,8 +64,12 @@ __all__ = [
     "record",
     "recount",
     "release",
+    "release_lease",
+    "renew_lease",
     "renew_term",
     "restart_clocks",
     "retire",
+    "settle_lease",
+    "take_lease",
     "take_term",
 ]

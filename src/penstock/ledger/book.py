@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from penstock.errors import InvariantError
+from penstock.ledger.pools import Pools
+from penstock.ledger.queues import ReadyKey, ReadyQueue
 from penstock.ledger.states import ENDED
 from penstock.types import (
     AnnotationRecord,
+    Arrival,
     CheckpointRecord,
     GroupRecord,
     GroupState,
     Laws,
+    LeaseRecord,
+    LeaseState,
     MemberRecord,
     MemberState,
     Outcome,
     Plan,
     Purpose,
+    ReaderRecord,
     Record,
     RolloutRecord,
     RunRecord,
@@ -31,8 +36,6 @@ from penstock.types import (
 )
 
 Reply = TypeVar("Reply", covariant=True)
-ReadyKey = tuple[int, int, str]
-"""(oldest version, ready order, group id): the order in which groups are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Past(Protocol):
     def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]: ...
 
     def plan(self, run: str, update: int) -> Plan | None: ...
+
+    def lease(self, run: str, lease: str) -> LeaseRecord | None: ...
 
 
 @dataclass(slots=True)
@@ -82,6 +87,19 @@ class Counts:
         return self.ready_tokens / self.ready_groups if self.ready_groups else None
 
 
+@dataclass(slots=True)
+class Tray:
+    """What has arrived of an open group whose members are issued as they arrive."""
+
+    rewards: list[float | None] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    """`content_line` of each usable member."""
+    refused: list[int] = field(default_factory=list)
+    """Members that the default filter does not keep."""
+    num_bytes: int = 0
+    last_write_at: float = 0.0
+
+
 class Ledger:
     """State of one run. Rules read it; only `apply` changes it.
 
@@ -103,8 +121,20 @@ class Ledger:
         """By environment: groups with a slot that nobody has claimed, in the order they are handed out."""
         self.complete: dict[str, None] = {}
         """Groups that wait for annotations, in the order they began to."""
-        self.ready: dict[str, list[ReadyKey]] = {}
-        """By environment: groups that may be cut, sorted."""
+        self.ready: dict[str, ReadyQueue] = {}
+        """By environment: groups that may be cut or leased, sorted."""
+        self.leases: dict[str, LeaseRecord] = {}
+        """Those that are taken."""
+        self.last_fence = 0
+        self.readers: dict[str, ReaderRecord] = {}
+        self.trays: OrderedDict[str, Tray] = OrderedDict()
+        """By open group whose members are issued as they arrive; the one that was written to last stands last."""
+        self.taking: dict[tuple[str, str], str] = {}
+        """By environment and problem: the group that takes the next item to arrive."""
+        self.arrived_items = 0
+        """Items in groups that have not ended."""
+        self.arrived_bytes = 0
+        self.pools = Pools()
         self.term: TermRecord | None = None
         self.plans: dict[int, Plan] = {}
         self.outcomes: dict[int, Outcome] = {}
@@ -130,14 +160,16 @@ class Ledger:
         for group in snapshot.groups:
             ledger._index_group(group)
         for member in snapshot.members:
-            ledger._index_member(member)
+            if not member.environment:
+                ledger._index_member(member)
         for rollout in snapshot.rollouts:
             ledger._index_rollout(rollout)
         ledger.apply(snapshot.annotations)
         ledger.apply(snapshot.sessions)
         ledger.apply((snapshot.term,) if snapshot.term else ())
         ledger.apply((*snapshot.plans, *snapshot.outcomes, *snapshot.versions, *snapshot.checkpoints))
-        ledger.last_order, ledger.last_ready_order = snapshot.last_order, snapshot.last_ready_order
+        ledger.apply((*snapshot.leases, *snapshot.readers))
+        ledger.last_order, ledger.last_ready_order, ledger.last_fence = snapshot.last_order, snapshot.last_ready_order, snapshot.last_fence
         ledger.cursors = dict(snapshot.cursors)
         return ledger
 
@@ -178,6 +210,8 @@ class Ledger:
                     self._apply_member(record)
                 case RolloutRecord():
                     self._index_rollout(record)
+                    if record.group_id in self.groups:
+                        self.pools.accept(self.groups[record.group_id], record)
                 case AnnotationRecord():
                     self.annotations.setdefault(record.group_id, {})[record.rollout_uid, record.name, record.step] = record
                 case SessionRecord():
@@ -186,6 +220,7 @@ class Ledger:
                     self.term = record
                 case Plan():
                     self._keep_or_void(self.plans, record)
+                    self.pools.batch_made()
                 case Outcome():
                     self._keep_or_void(self.outcomes, record)
                 case Version():
@@ -193,6 +228,10 @@ class Ledger:
                     self.newest_version = max(self.newest_version, record.version)
                 case CheckpointRecord():
                     self._apply_checkpoint(record)
+                case LeaseRecord():
+                    self._apply_lease(record)
+                case ReaderRecord():
+                    self.readers[record.reader] = record
                 case RunRecord():
                     self.run = record
                 case _:  # payloads and journal entries are the store's business alone
@@ -219,15 +258,19 @@ class Ledger:
         self._index_group(group)
 
     def _unindex_group(self, old: GroupRecord) -> None:
+        if old.arrival is not None:
+            self._unindex_arrival(old, old.arrival)
         counts = self.counts_of(old.environment, old.purpose)
         counts.held_tokens -= old.credit
         counts.held_groups -= old.credit > 0
         counts.bound_groups -= old.credit > 0 and old.state is GroupState.BOUND
+        self.pools.take(old)
         if old.state is GroupState.READY and old.purpose is Purpose.TRAIN:
-            ready, key = self.ready[old.environment], ready_key(old)
-            del ready[bisect_left(ready, key)]
+            self.ready[old.environment].remove(ready_key(old))
 
     def _index_group(self, group: GroupRecord) -> None:
+        if group.arrival is not None:
+            self._index_arrival(group, group.arrival)
         counts = self.counts_of(group.environment, group.purpose)
         counts.held_tokens += group.credit
         counts.held_groups += group.credit > 0
@@ -236,6 +279,7 @@ class Ledger:
             self.complete[group.id] = None
         else:
             self.complete.pop(group.id, None)
+        self.pools.put(group)
         if group.state in (GroupState.OPEN, GroupState.COMPLETE):
             self.groups[group.id] = group
             return
@@ -245,7 +289,39 @@ class Ledger:
             return
         self.groups[group.id] = group
         if group.state is GroupState.READY:
-            insort(self.ready.setdefault(group.environment, []), ready_key(group))
+            self.ready.setdefault(group.environment, ReadyQueue()).add(ready_key(group))
+
+    def _index_arrival(self, group: GroupRecord, arrival: Arrival) -> None:
+        self.arrived_items += 0 if group.state in ENDED else len(arrival.rewards)
+        self.arrived_bytes += 0 if group.state in ENDED else arrival.num_bytes
+        if group.state is GroupState.OPEN:
+            self.trays[group.id] = Tray(last_write_at=group.opened_at)
+        if takes_items(group):
+            self.taking[group.environment, group.problem_id] = group.id
+
+    def _unindex_arrival(self, old: GroupRecord, arrival: Arrival) -> None:
+        tray = self.trays.pop(old.id, None)
+        self.arrived_items -= len(arrival.rewards if tray is None else tray.rewards)
+        self.arrived_bytes -= arrival.num_bytes if tray is None else tray.num_bytes
+        if takes_items(old):
+            self.taking.pop((old.environment, old.problem_id), None)
+
+    def _fill_tray(self, tray: Tray, rollout: RolloutRecord) -> None:
+        if not rollout.kept:
+            tray.refused.append(rollout.member)
+        tray.rewards.append(rollout.reward)
+        tray.num_bytes += rollout.num_bytes
+        tray.last_write_at = rollout.stored_at
+        if rollout.status.usable:
+            tray.lines.append(content_line(rollout))
+        self.trays.move_to_end(rollout.group_id)
+        self.arrived_items += 1
+        self.arrived_bytes += rollout.num_bytes
+
+    def restart_arrivals(self, now: float) -> None:
+        """Count the silence of every open group from now on, after the store was down."""
+        for tray in self.trays.values():
+            tray.last_write_at = now
 
     def _forget_members(self, group: GroupRecord) -> None:
         self.members.pop(group.id, None)
@@ -255,6 +331,10 @@ class Ledger:
             del self.rollouts[rollout.uid]
 
     def _apply_member(self, member: MemberRecord) -> None:
+        if member.environment:
+            # Issued and settled at once, so there is no slot to keep.
+            self.counts_of(member.environment, Purpose.TRAIN).members[member.state, _failure(member)] += 1
+            return
         group = self.groups[member.group_id]
         counts = self.counts_of(group.environment, group.purpose)
         slots = self.members.setdefault(member.group_id, [])
@@ -285,7 +365,11 @@ class Ledger:
             free.pop(member.group_id, None)
 
     def _index_rollout(self, rollout: RolloutRecord) -> None:
-        if rollout.group_id in self.groups:
+        if rollout.form == "item":
+            tray = self.trays.get(rollout.group_id)
+            if tray is not None:
+                self._fill_tray(tray, rollout)
+        elif rollout.group_id in self.groups:
             self.rollouts[rollout.uid] = rollout
             self.rollouts_of.setdefault(rollout.group_id, []).append(rollout)
 
@@ -296,6 +380,15 @@ class Ledger:
         else:
             self.sessions[session.session] = session
             self.claims.setdefault(session.session, {})
+
+    def _apply_lease(self, lease: LeaseRecord) -> None:
+        if lease.fence > self.last_fence:
+            self.last_fence = lease.fence
+            self.pools.batch_made()
+        if lease.state is LeaseState.TAKEN:
+            self.leases[lease.lease] = lease
+        else:
+            self.leases.pop(lease.lease, None)
 
     def _apply_checkpoint(self, checkpoint: CheckpointRecord) -> None:
         if checkpoint.kept:
@@ -315,6 +408,18 @@ class Ledger:
         source, place = split_group_id(group_id)
         if place is not None:
             self.cursors[source] = max(self.cursors.get(source, (0, -1)), place)
+
+
+def takes_items(group: GroupRecord) -> bool:
+    """Whether the next item of its problem belongs to this group: it is open, or ready with room left and nobody has it yet."""
+    if group.arrival is None or group.state not in (GroupState.OPEN, GroupState.READY):
+        return False
+    return group.state is GroupState.OPEN or (len(group.arrival.rewards) < group.size and not group.arrival.timed_out)
+
+
+def content_line(rollout: RolloutRecord) -> str:
+    """A usable rollout in the text that a group's digest is taken of."""
+    return f"{rollout.member} {rollout.uid} {rollout.digest}"
 
 
 def is_free(member: MemberRecord) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from penstock.errors import ConflictError, InvalidError
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.credits import exhausted
 from penstock.ledger.groups import check_fractions, drop
+from penstock.ledger.queues import ReadyQueue
 from penstock.ledger.states import move_group
 from penstock.ledger.terms import check_term
 from penstock.types import CutRequest, GroupRecord, GroupState, Plan, PlannedGroup, Purpose, Record
@@ -39,11 +39,11 @@ def cut(ledger: Ledger, past: Past, update: int, term: int, request: CutRequest,
     endangered = _endangered(ledger)
     if endangered is not None:
         return Decision(Wait(f"group {endangered.id} would be stale at the next cut", endangered.environment))
-    removed = _stale(ledger, now)
+    removed = stale_groups(ledger, now)
     choice = _choose(ledger, update, request, first=_first_fresh(ledger))
     removed += [found for group_id in choice.too_big for found in drop(ledger, ledger.groups[group_id], "over_budget", now)]
     if isinstance(choice, Short):
-        return Decision(Wait("no ready group", choice.environment), tuple(removed))
+        return Decision(Wait(_shortage(ledger, choice.environment), choice.environment), tuple(removed))
     groups = [ledger.groups[group_id] for group_id in choice.ids]
     plan = Plan(
         run=ledger.run.run,
@@ -74,17 +74,27 @@ def _first_fresh(ledger: Ledger) -> int:
     return ledger.newest_version - ledger.laws.max_lag
 
 
-def _stale(ledger: Ledger, now: float) -> list[Record]:
-    """Records for ready groups that are too old to be cut. One that has trained before is not dropped: it is done."""
+def _shortage(ledger: Ledger, environment: str | None) -> str:
+    """Why there is nothing to cut."""
+    bare = sum(ready.first_from(0) for name, ready in ledger.ready.items() if environment in (None, name))
+    if not bare:
+        return "no ready group"
+    return (
+        f"no ready group but {bare} without token ids and versions, which came by the compatible routes: an outside trainer can read them, our learner cannot"
+    )
+
+
+def stale_groups(ledger: Ledger, now: float) -> list[Record]:
+    """Records for ready groups that are too old to be cut or leased. One that has trained before is not dropped: it is done."""
     records: list[Record] = []
     for ready in ledger.ready.values():
-        for _, _, group_id in ready[: bisect_left(ready, (_first_fresh(ledger),))]:
+        for _, _, group_id in ready[ready.first_from(0) : ready.first_from(_first_fresh(ledger))]:
             group = ledger.groups[group_id]
-            records += [_done(ledger, group, now)] if group.updates else drop(ledger, group, "stale", now)
+            records += [done(ledger, group, now)] if group.updates else drop(ledger, group, "stale", now)
     return records
 
 
-def _done(ledger: Ledger, group: GroupRecord, now: float) -> GroupRecord:
+def done(ledger: Ledger, group: GroupRecord, now: float) -> GroupRecord:
     """A group that has trained and will not be cut again: spent, or waiting for the checkpoint that makes it so."""
     group = move_group(group, GroupState.BOUND)
     if all(update < ledger.newest_checkpoint for update in group.updates):
@@ -127,8 +137,9 @@ def _carry(previous: Plan | None, request: CutRequest) -> Mapping[str, float]:
 
 def _queue(ledger: Ledger, environment: str, request: CutRequest, first: int) -> Iterator[Candidate]:
     """Fresh ready groups of an environment in the order they are taken; lazy, so that a long queue costs nothing."""
-    ready = ledger.ready.get(environment, [])
-    start = bisect_left(ready, (first,))
+    ready = ledger.ready.get(environment) or ReadyQueue()
+    # Groups without versions stand before all others: nobody knows what sampled them, so they are not for our learner.
+    start = ready.first_from(max(first, 0))
     places = range(start, len(ready)) if request.order == "oldest" else range(len(ready) - 1, start - 1, -1)
     for place in places:
         group = ledger.groups[ready[place][2]]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.errors import ConflictError, InvalidError, LimitError
-from penstock.ledger.book import Decision, Ledger, Past
+from penstock.ledger.book import Decision, Ledger, Past, content_line
 from penstock.ledger.credits import estimate, fits
 from penstock.ledger.states import move_group, move_member
 from penstock.types import (
@@ -62,6 +63,9 @@ def check_laws(laws: Laws) -> None:
         if not 0 < getattr(laws, name) < 1e9:
             raise InvalidError(f"laws.{name}: must be above 0, got {getattr(laws, name)}")
     check_fractions(laws.fractions, "laws.fractions")
+    for environment, rollouts in laws.capacity_rollouts.items():
+        if not 1 <= rollouts < 2**53:
+            raise InvalidError(f"laws.capacity_rollouts.{environment}: must be 1 or more, got {rollouts}")
 
 
 def check_fractions(fractions: Mapping[str, float], field: str) -> None:
@@ -150,6 +154,7 @@ def settle(ledger: Ledger, group: GroupRecord, rollouts: Iterable[RolloutRecord]
         tokens=tokens,
         credit=tokens if group.purpose is Purpose.TRAIN else 0,
         digest=content_digest(usable, present),
+        version_tokens=tokens_by_version(usable),
         ready_at=now,
         ready_order=ledger.last_ready_order + 1,
     )
@@ -164,9 +169,17 @@ def shared_tokens(rollouts: Iterable[RolloutRecord]) -> int:
     return tokens
 
 
+def tokens_by_version(rollouts: Iterable[RolloutRecord]) -> tuple[tuple[int, int], ...]:
+    """(version, sampled tokens), ascending."""
+    tokens: Counter[int] = Counter()
+    for rollout in rollouts:
+        tokens.update(dict(zip(rollout.versions, rollout.version_tokens, strict=False)))
+    return tuple(sorted(tokens.items()))
+
+
 def content_digest(rollouts: Iterable[RolloutRecord], annotations: Iterable[AnnotationRecord]) -> str:
     """Digest of what a group holds; both must be sorted."""
-    lines = [f"{rollout.member} {rollout.uid} {rollout.digest}" for rollout in rollouts]
+    lines = [content_line(rollout) for rollout in rollouts]
     lines += [f"{found.rollout_uid} {found.name} {found.step} {found.digest}" for found in annotations]
     return digest("\n".join(lines).encode())
 

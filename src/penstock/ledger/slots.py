@@ -90,8 +90,10 @@ def expire(ledger: Ledger, now: float) -> Decision[tuple[SessionRecord, ...]]:
 
 def restart_clocks(ledger: Ledger, now: float) -> tuple[Record, ...]:
     """Deadlines anew after the store was down, so that nobody expires for having had nobody to talk to."""
-    sessions = tuple(replace(session, expires_at=now + ledger.laws.session_seconds) for session in ledger.sessions.values())
-    return sessions if ledger.term is None else (*sessions, replace(ledger.term, expires_at=now + ledger.laws.term_seconds))
+    sessions = (replace(session, expires_at=now + ledger.laws.session_seconds) for session in ledger.sessions.values())
+    leases = (replace(lease, expires_at=now + lease.seconds) for lease in ledger.leases.values())
+    terms = () if ledger.term is None else (replace(ledger.term, expires_at=now + ledger.laws.term_seconds),)
+    return (*sessions, *leases, *terms)
 
 
 def slot_seed(group_seed: int, member: int, retry: int) -> int:

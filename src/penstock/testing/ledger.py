@@ -12,6 +12,8 @@ from penstock.types import (
     GroupRecord,
     GroupState,
     Laws,
+    LeaseRecord,
+    LeaseRequest,
     MemberRecord,
     Payload,
     Plan,
@@ -38,6 +40,7 @@ class Notebook:
         self.members: dict[tuple[str, int], MemberRecord] = {}
         self.notes: dict[tuple[str, str, int | None], AnnotationRecord] = {}
         self.plans: dict[int, Plan] = {}
+        self.leases: dict[str, LeaseRecord] = {}
         self.do(opened)
 
     def do(self, decision: Decision[T]) -> T:
@@ -55,6 +58,8 @@ class Notebook:
                     self.notes[record.rollout_uid, record.name, record.step] = record
                 case Plan():
                     self.plans[record.update] = record
+                case LeaseRecord():
+                    self.leases[record.lease] = record
                 case _:
                     pass
         return decision.reply
@@ -70,6 +75,9 @@ class Notebook:
 
     def plan(self, run: str, update: int) -> Plan | None:
         return self.plans.get(update)
+
+    def lease(self, run: str, lease: str) -> LeaseRecord | None:
+        return self.leases.get(lease)
 
     def state(self, group_id: str) -> GroupState:
         """State of a group, ended or not."""
@@ -153,3 +161,11 @@ class Notebook:
     def keep(self, update: int, term: int = 1, digest: str = "checkpoint") -> None:
         """Keep a checkpoint."""
         self.do(law.keep(self.ledger, self, update, digest, term, self.now))
+
+    def take(self, lease: str, consumer: str = "consumer", **request: object) -> LeaseRecord | law.Wait:
+        """Take a lease; of all that is ready unless told otherwise."""
+        return self.do(law.take_lease(self.ledger, self, lease, consumer, LeaseRequest(**request), self.now))  # type: ignore[arg-type]
+
+    def settle(self, lease: str, consumer: str = "consumer") -> LeaseRecord:
+        """Settle a lease."""
+        return self.do(law.settle_lease(self.ledger, self, lease, consumer, self.now))

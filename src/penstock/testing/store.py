@@ -13,22 +13,26 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, places
+from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, is_settled, places
 from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
 from penstock.errors import ConflictError, CorruptError, InvariantError, PenstockError, StoreError, StoreFullError, UnknownError
 from penstock.testing._log import Frame, LogCodec
 from penstock.testing.disk import FakeDisk
 from penstock.types import (
     AnnotationRecord,
+    ArchiveFile,
     CheckpointRecord,
     GroupRecord,
     GroupState,
     JournalEntry,
+    LeaseRecord,
+    LeaseState,
     MemberRecord,
     MemberState,
     Outcome,
     Payload,
     Plan,
+    ReaderRecord,
     Record,
     RolloutRecord,
     RunRecord,
@@ -135,6 +139,7 @@ class MemoryStore:
         growing = [group for group in groups if group.state in (GroupState.OPEN, GroupState.COMPLETE)]
         checkpoints = sorted((kept for kept in self._all(("checkpoint", run), CheckpointRecord) if kept.kept), key=lambda kept: kept.update)
         first_plan = checkpoints[-1].update - 1 if checkpoints else 0
+        leases = self._every(("lease", run), LeaseRecord)
         return Snapshot(
             run=record,
             groups=tuple(group for group in groups if group.state not in (GroupState.SPENT, GroupState.DROPPED)),
@@ -151,6 +156,9 @@ class MemoryStore:
             last_order=max((group.order for group in groups), default=-1),
             last_ready_order=max((group.ready_order for group in groups if group.ready_order is not None), default=-1),
             cursors=cursors(counts),
+            leases=tuple(sorted((each for each in leases if each.state is LeaseState.TAKEN), key=lambda each: each.lease)),
+            last_fence=max((each.fence for each in leases), default=0),
+            readers=tuple(sorted(self._every(("reader", run), ReaderRecord), key=lambda each: each.reader)),
         )
 
     def group(self, run: str, group_id: str) -> GroupRecord | None:
@@ -171,6 +179,9 @@ class MemoryStore:
     def plan(self, run: str, update: int) -> Plan | None:
         return self._one((("plan", run), update), Plan)
 
+    def lease(self, run: str, lease: str) -> LeaseRecord | None:
+        return self._one((("lease", run), lease), LeaseRecord)
+
     def payload(self, run: str, uid: str) -> Payload:
         found = self._one((("payload", run), uid), Payload)
         if found is None:
@@ -185,6 +196,15 @@ class MemoryStore:
 
     def scan_rollouts(self, run: str) -> Iterator[RolloutRecord]:
         yield from sorted(self._durable(("rollout", run), RolloutRecord), key=lambda rollout: rollout.uid)
+
+    def rollouts_since(self, run: str, stored_at: float) -> tuple[RolloutRecord, ...]:
+        return tuple(sorted((found for found in self.scan_rollouts(run) if found.stored_at > stored_at), key=lambda found: found.stored_at, reverse=True))
+
+    def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
+        return tuple(group for group in self.scan_groups(run) if group.archive is None and is_settled(group))[:limit]
+
+    def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
+        return tuple(sorted(self._all(("archive", run), ArchiveFile), key=lambda file: file.number))
 
     def corrupt(self) -> tuple[str, ...]:
         return tuple(self._reports)

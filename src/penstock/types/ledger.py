@@ -9,10 +9,14 @@ Every record belongs to one run, has a key inside it, and is stored whole; writi
     uid        RolloutRecord        one stored try at a slot; its bytes are the Payload of the same uid
     (u, n, s)  AnnotationRecord     one annotation; its bytes are a Payload too
     session    SessionRecord        a worker that claims slots and must be heard of
+    lease      LeaseRecord          groups that an outside consumer has, for a time or for good
+    reader     ReaderRecord         how far a reader of the compatible routes has come
     -          TermRecord           who may cut, record, publish and save
     update     Plan, Outcome        one update's batch, and what came of it
     version    Version              weights that were recorded, by number
     update     CheckpointRecord     a checkpoint that resume may start from
+    name       ArchiveFile          a Parquet file with rollouts of groups that have ended
+    uid        Moved                says that the bytes of a payload are in such a file now
 """
 
 from __future__ import annotations
@@ -35,9 +39,9 @@ class GroupState(StrEnum):
     READY = "ready"
     """May be cut."""
     BOUND = "bound"
-    """In a plan."""
+    """In a plan, or under a lease."""
     SPENT = "spent"
-    """A kept checkpoint contains its update."""
+    """A kept checkpoint contains its update, or an outside consumer has settled its lease."""
     DROPPED = "dropped"
     """Will never be trained on; `reason` says why."""
 
@@ -48,6 +52,19 @@ class MemberState(StrEnum):
     PENDING = "pending"
     ACCEPTED = "accepted"
     FAILED = "failed"
+
+
+class LeaseState(StrEnum):
+    """`taken -> settled | released | expired`."""
+
+    TAKEN = "taken"
+    """The consumer has the groups, until its time is up."""
+    SETTLED = "settled"
+    """The consumer has used them: they are spent."""
+    RELEASED = "released"
+    """The consumer gave them back."""
+    EXPIRED = "expired"
+    """The consumer was not heard of in time: others may take them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +93,8 @@ class Laws:
     """A learner that does not renew for so long may be replaced."""
     endangered: Literal["drop", "wait"] = "drop"
     """What a cut does about an open group that the next version would make stale: go on and lose it, or wait for it."""
+    capacity_rollouts: Mapping[str, int] = field(default_factory=dict)
+    """Rollouts that may be ready at once, by environment. When a group becomes ready above it, the oldest ready ones are dropped (`capacity`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +104,25 @@ class RunRecord:
     run: str
     laws: Laws
     opened_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """What is known of a group whose members are issued as they arrive: its items' rewards, so that a reader can choose without their bytes.
+
+    Empty while the group is open; filled in when it is complete.
+    """
+
+    instance: str
+    """The instance id as it was written."""
+    rewards: tuple[float | None, ...] = ()
+    """By member. None: the item has none."""
+    refused: tuple[int, ...] = ()
+    """Members that the default filter does not keep."""
+    num_bytes: int = 0
+    """Of all items."""
+    timed_out: bool = False
+    """Closed by its timeout, not by its last member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +167,14 @@ class GroupRecord:
     ended_at: float | None = None
     ready_order: int | None = None
     """When it became ready: a number that only grows inside a run."""
+    version_tokens: tuple[tuple[int, int], ...] = ()
+    """(version, sampled tokens of the usable members), ascending; set when ready."""
+    archive: str | None = None
+    """The archive file that holds the bytes of its rollouts, once they have left the store."""
+    lease: str | None = None
+    """The lease that binds it, or under which it was spent."""
+    arrival: Arrival | None = None
+    """Set if its members are issued as they arrive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +198,8 @@ class MemberRecord:
     """The rollout that filled the slot, or the last one that failed it."""
     reason: str | None = None
     """Why it failed, or why the last try did."""
+    environment: str = ""
+    """Of a member that was issued as it arrived: its group may have ended before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +229,20 @@ class RolloutRecord:
     newest_version: int | None = None
     versions: tuple[int, ...] = ()
     """Distinct versions of the sampled tokens of our policy, ascending."""
+    version_tokens: tuple[int, ...] = ()
+    """Sampled tokens of each of `versions`."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Named parts of the reward."""
     failure: str | None = None
     stale: bool = False
     """Came too late for `max_lag`: stored, not trained on."""
     stored_at: float = 0.0
+    form: Literal["rollout", "item"] = "rollout"
+    """What the bytes are: a rollout of ours, or an item of the compatible routes, which has no token ids that we could train on."""
+    num_bytes: int = 0
+    """Of an item."""
+    kept: bool = True
+    """Whether the default filter keeps the item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +293,61 @@ class PlannedGroup:
 
     id: str
     digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """Whole groups in the hands of an outside consumer. The consumer chooses the id, so that a request that comes twice takes nothing twice."""
+
+    run: str
+    lease: str
+    consumer: str
+    """Who may renew, settle and release it."""
+    groups: tuple[PlannedGroup, ...]
+    """In the order they were chosen."""
+    state: LeaseState
+    fence: int
+    """Number of the lease: grows with each one in the run. A consumer's own store can refuse smaller ones."""
+    seconds: float
+    """How long it lasts after it was taken or renewed."""
+    expires_at: float
+    taken_at: float
+    ended_at: float | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the consumer wants to be kept with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """Which groups an outside consumer wants. Without `groups` and `items`: all that are ready."""
+
+    groups: int | None = None
+    """At most so many groups."""
+    items: int | None = None
+    """The fewest whole groups that hold so many usable members; none at all while there are not so many."""
+    at_least: int = 1
+    """Groups that must be ready, or else there is nothing yet."""
+    environments: tuple[str, ...] | None = None
+    """Of these only; None: of all."""
+    order: Literal["oldest", "newest"] = "oldest"
+    seconds: float = 60.0
+    """How long the consumer may be silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderRecord:
+    """How far a reader of the compatible routes has come, so that its next reply starts there after a restart too."""
+
+    run: str
+    reader: str
+    read_id: str = ""
+    """The last read that gave something."""
+    read_at: float = 0.0
+    ready_order: int = -1
+    """Largest `ready_order` of any group at that time."""
+    reads: int = 0
+    items: int = 0
+    """All that it was ever given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +455,44 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveFile:
+    """A Parquet file with the rollouts of ended groups. It exists for readers once this record is durable, together with the `Moved` of each of its bytes."""
+
+    run: str
+    name: str
+    """Path of the file from the directory of the store."""
+    number: int
+    """From 0, without gaps."""
+    digest: str
+    """xxh3-128 in hex of the whole file."""
+    size_bytes: int
+    rows: int
+    """Rollouts in it."""
+    groups: int
+    newest_update: int | None = None
+    """Last update that a group in it was planned for; None if there is none."""
+    newest_ended_at: float = 0.0
+    """When the last of its groups ended."""
+    written_at: float = 0.0
+    retired_at: float | None = None
+    """When retention gave it up: the file is gone, the records of its rollouts stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The bytes of a stored payload are in an archive file now, and need not be kept here."""
+
+    run: str
+    uid: str
+    content_type: Literal["json", "msgpack"]
+    digest: str
+    file: str
+    """Name of the `ArchiveFile`."""
+    row: int
+    """Of the rollout in the file, from 0; an annotation is in the row of its rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """One event of an episode that is still going on: appended once, read in order, so that the episode can continue elsewhere."""
 
@@ -366,6 +517,10 @@ Record = (
     | CheckpointRecord
     | Payload
     | JournalEntry
+    | ArchiveFile
+    | Moved
+    | LeaseRecord
+    | ReaderRecord
 )
 """Anything a store keeps."""
 
@@ -417,3 +572,9 @@ class Snapshot:
     """Largest `ready_order` of any group so far, -1 if there is none."""
     cursors: Mapping[str, tuple[int, int]]
     """For each group source (the part of the id before `/pass/index`), the largest (pass, index) that was opened."""
+    leases: tuple[LeaseRecord, ...] = ()
+    """Those that are taken, by id."""
+    last_fence: int = 0
+    """Largest `fence` of any lease so far, 0 if there is none."""
+    readers: tuple[ReaderRecord, ...] = ()
+    """All of them, by name."""

@@ -22,20 +22,23 @@ from penstock.buffer.store._rows import (
     journal_key,
     journal_of,
     journal_row,
+    moved_row,
     payload_of,
     payload_row,
 )
 from penstock.errors import ConflictError, CorruptError, InvalidError, InvariantError, PenstockError
-from penstock.types import JournalEntry, Payload, Record
+from penstock.types import JournalEntry, Moved, Payload, Record
 
 R = TypeVar("R")
 
 _INSERT_PAYLOAD = f"INSERT INTO payloads ({PAYLOAD_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _INSERT_ENTRY = f"INSERT INTO journal ({JOURNAL_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
+_MOVE = f"""{_INSERT_PAYLOAD} ON CONFLICT (run, uid) DO UPDATE SET
+    content_type = excluded.content_type, digest = excluded.digest, encoding = excluded.encoding, checksum = excluded.checksum, body = excluded.body"""
 _PROBE = "UPDATE probes SET count = count + 1"
 # Groups stand before members, which look at them.
-_STATEMENTS = tuple(dict.fromkeys(table.write for table in TABLES.values()))
-_KEY_LENGTHS = {table.write: len(table.key) for table in TABLES.values()}
+_KEY_LENGTHS = {table.write: len(table.key) for table in TABLES.values()} | {_MOVE: 2}
+_STATEMENTS = tuple(_KEY_LENGTHS)
 
 # What one ill-formed value can raise: a key that is taken, a number beyond 64 bits, a lone surrogate.
 _REFUSALS = (sqlite3.IntegrityError, OverflowError, UnicodeError)
@@ -70,6 +73,8 @@ def change_set(records: Sequence[Record]) -> ChangeSet:
         elif isinstance(record, JournalEntry):
             journal_key(record)
             entries.append(record)
+        elif isinstance(record, Moved):
+            rows.append((_MOVE, moved_row(record)))
         else:
             table = TABLES[type(record)]
             rows.append((table.write, table.row(record)))
@@ -143,7 +148,7 @@ def _write_payload(connection: sqlite3.Connection, payload: Payload) -> None:
         # Either there is nothing, or something damaged that these bytes are better than.
         connection.execute(f"DELETE FROM payloads {where}", key)
         connection.execute(_INSERT_PAYLOAD, payload_row(payload, compress=True))
-    elif held != payload:
+    elif held.digest != payload.digest or (isinstance(held, Payload) and held != payload):
         raise ConflictError(f"payload {payload.uid!r} of run {payload.run!r} is stored with other content")
 
 

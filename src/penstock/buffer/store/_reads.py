@@ -10,9 +10,11 @@ from penstock.buffer.store._rows import (
     ANNOTATIONS,
     CHECKPOINTS,
     GROUPS,
+    LEASES,
     MEMBERS,
     OUTCOMES,
     PLANS,
+    READERS,
     ROLLOUTS,
     RUNS,
     SESSIONS,
@@ -32,6 +34,7 @@ Damaged = Callable[[str, str, str, CorruptError, object], None]
 
 _FACT = "WHERE run = ? AND kind = ?"
 _OF_GROWING = "WHERE run = ?1 AND group_id IN (SELECT id FROM groups WHERE run = ?1 AND state IN ('open', 'complete'))"
+_LAST_FENCE = f"SELECT max(abs(live)) FROM facts {_FACT}"
 _COUNT_GROUPS = """
 SELECT state, environment, purpose, reason, source,
        count(*), max(cursor), max(ord), max(ready_ord), count(ready_tokens), sum(ready_tokens), sum(lost_longest)
@@ -95,6 +98,9 @@ class Reads:
             last_order=max((count.order for count in counts), default=-1),
             last_ready_order=max((count.ready_order for count in counts if count.ready_order is not None), default=-1),
             cursors=cursors(counts),
+            leases=tuple(self.every(LEASES, f"{_FACT} AND live > 0 ORDER BY key", (run, LEASES.kind))),
+            last_fence=self._connection.execute(_LAST_FENCE, (run, LEASES.kind)).fetchone()[0] or 0,
+            readers=tuple(self.every(READERS, f"{_FACT} ORDER BY key", (run, READERS.kind))),
         )
 
     def _tallies(self, run: str, counts: list[GroupCount]) -> dict[tuple[str, Purpose], Tally]:

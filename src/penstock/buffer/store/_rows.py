@@ -7,19 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.buffer.store.places import cursor
+from penstock.buffer.store.places import cursor, is_settled
 from penstock.errors import CorruptError, InputError, InvariantError, SchemaError
 from penstock.types import (
     AnnotationRecord,
+    ArchiveFile,
     CheckpointRecord,
     GroupRecord,
     GroupState,
     JournalEntry,
+    LeaseRecord,
+    LeaseState,
     MemberRecord,
     MemberState,
+    Moved,
     Outcome,
     Payload,
     Plan,
+    ReaderRecord,
     RolloutRecord,
     RunRecord,
     SessionRecord,
@@ -128,13 +133,14 @@ def _group_values(record: GroupRecord) -> Row:
         record.ready_order,
         None if record.ready_at is None else record.tokens,
         record.longest if dropped else None,
+        1 if record.archive is None and is_settled(record) else None,
     )
 
 
 GROUPS = _table(
     "groups",
     GroupRecord,
-    ("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest"),
+    ("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest", "to_archive"),
     2,
     _group_values,
     kind="group",
@@ -166,7 +172,7 @@ ANNOTATIONS = _table(
 )
 
 
-def _facts(noun: type[R], kind: str, key: Callable[[R], str | int], live: Callable[[R], bool] = lambda _: True) -> Table[R]:
+def _facts(noun: type[R], kind: str, key: Callable[[R], str | int], live: Callable[[R], int] = lambda _: True) -> Table[R]:
     return _table("facts", noun, ("run", "kind", "key", "live"), 3, lambda r: (r.run, kind, key(r), int(live(r))), kind=kind)  # type: ignore[attr-defined]
 
 
@@ -177,9 +183,14 @@ PLANS = _facts(Plan, "plan", lambda r: r.update)
 OUTCOMES = _facts(Outcome, "outcome", lambda r: r.update)
 VERSIONS = _facts(Version, "version", lambda r: r.version)
 CHECKPOINTS = _facts(CheckpointRecord, "checkpoint", lambda r: r.update, lambda r: r.kept)
+# The fence stands where others say whether they are live: above 0 while the lease is taken, below once it is over. So the largest is found without bodies.
+LEASES = _facts(LeaseRecord, "lease", lambda r: r.lease, lambda r: r.fence if r.state is LeaseState.TAKEN else -r.fence)
+READERS = _facts(ReaderRecord, "reader", lambda r: r.reader)
+ARCHIVES = _facts(ArchiveFile, "archive", lambda r: r.number, lambda r: r.retired_at is None)
 
 TABLES: dict[type, Table[Any]] = {
-    table.noun: table for table in (RUNS, GROUPS, MEMBERS, ROLLOUTS, ANNOTATIONS, SESSIONS, TERMS, PLANS, OUTCOMES, VERSIONS, CHECKPOINTS)
+    table.noun: table
+    for table in (RUNS, GROUPS, MEMBERS, ROLLOUTS, ANNOTATIONS, SESSIONS, TERMS, PLANS, OUTCOMES, VERSIONS, CHECKPOINTS, ARCHIVES, LEASES, READERS)
 }
 """Everything but payloads and journal entries, which are bytes already."""
 
@@ -197,12 +208,22 @@ def payload_row(payload: Payload, *, compress: bool) -> Row:
     return (*head, _sealed(head, stored), stored)
 
 
-def payload_of(row: Row) -> Payload:
-    """The payload of a row, or `CorruptError`."""
+def moved_row(moved: Moved) -> Row:
+    """The row that takes the place of a payload whose bytes are in an archive file."""
+    stored = f"{moved.row} {moved.file}".encode()
+    head = (moved.run, moved.uid, moved.content_type, moved.digest, "archived")
+    return (*head, _sealed(head, stored), stored)
+
+
+def payload_of(row: Row) -> Payload | Moved:
+    """The payload of a row, or where it is now; or `CorruptError`."""
     run, uid, content_type, digest, encoding, seal, stored = row
     where = f"payload {uid!r} of run {run!r}"
     if type(stored) is not bytes or _sealed(row[:5], stored) != seal:
         raise CorruptError(f"{where} fails its checksum")
+    if encoding == "archived":
+        place, _, file = stored.decode().partition(" ")
+        return Moved(run=run, uid=uid, content_type=content_type, digest=digest, file=file, row=int(place))
     body = zlib.decompress(stored) if encoding == "zlib" else stored
     return Payload(run=run, uid=uid, content_type=content_type, body=body, digest=digest)
 

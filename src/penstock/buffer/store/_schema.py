@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import SchemaError
 
-SCHEMA = 2
+SCHEMA = 3
 APPLICATION_ID = 0x50454E53
 """Marks the file as ours ("PENS")."""
 
@@ -22,7 +22,7 @@ _TABLES = """
 CREATE TABLE groups (
     run TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, environment TEXT NOT NULL, purpose TEXT NOT NULL, reason TEXT,
     source TEXT, cursor INTEGER, ord INTEGER NOT NULL, ready_ord INTEGER, ready_tokens INTEGER, lost_longest INTEGER,
-    checksum INTEGER NOT NULL, body BLOB NOT NULL,
+    to_archive INTEGER, checksum INTEGER NOT NULL, body BLOB NOT NULL,
     UNIQUE (run, id)
 );
 CREATE INDEX groups_by_state ON groups (
@@ -61,6 +61,9 @@ CREATE TABLE probes (id INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 INSERT INTO probes VALUES (0, 0);
 """
 
+# Holds only groups that have ended and whose bytes are still here, so that a write to any other one does not touch it.
+_TO_ARCHIVE = "CREATE INDEX groups_to_archive ON groups (run, ord) WHERE to_archive = 1;"
+
 _QUARANTINE = """
 CREATE TABLE quarantine (
     kind TEXT NOT NULL, run TEXT NOT NULL, key TEXT NOT NULL, sentence TEXT NOT NULL, body BLOB,
@@ -71,6 +74,12 @@ CREATE TABLE quarantine (
 MIGRATIONS = {
     # Schema 1 kept payloads only as they came, and had nowhere to set a damaged record aside.
     1: "ALTER TABLE payloads ADD COLUMN encoding TEXT NOT NULL DEFAULT 'plain';" + _QUARANTINE,
+    # Schema 2 kept the bytes of ended groups for ever.
+    2: """
+    ALTER TABLE groups ADD COLUMN to_archive INTEGER;
+    UPDATE groups SET to_archive = 1 WHERE state IN ('spent', 'dropped') OR (state = 'ready' AND purpose != 'train');
+    """
+    + _TO_ARCHIVE,
 }
 """Statements that turn a file of schema n into one of schema n + 1."""
 
@@ -95,7 +104,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version == SCHEMA:
         return
     if version == 0:
-        script = f"PRAGMA application_id = {APPLICATION_ID};" + _TABLES + _QUARANTINE
+        script = f"PRAGMA application_id = {APPLICATION_ID};" + _TABLES + _TO_ARCHIVE + _QUARANTINE
     else:
         script = "".join(MIGRATIONS[step] for step in range(version, SCHEMA))
     try:

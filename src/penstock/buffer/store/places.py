@@ -13,13 +13,19 @@ from typing import Any, Generic, TypeVar
 from penstock.ledger.book import split_group_id
 from penstock.types import (
     AnnotationRecord,
+    ArchiveFile,
     CheckpointRecord,
     GroupRecord,
+    GroupState,
     JournalEntry,
+    LeaseRecord,
     MemberRecord,
+    Moved,
     Outcome,
     Payload,
     Plan,
+    Purpose,
+    ReaderRecord,
     Record,
     RolloutRecord,
     RunRecord,
@@ -50,6 +56,10 @@ _PLACES: dict[type, Callable[[Any], tuple[Place, ...]]] = {
     CheckpointRecord: lambda r: ((("checkpoint", r.run), r.update),),
     Payload: lambda r: ((("payload", r.run), r.uid),),
     JournalEntry: lambda r: ((("journal", r.run, r.episode), r.index),),
+    LeaseRecord: lambda r: ((("lease", r.run), r.lease),),
+    ReaderRecord: lambda r: ((("reader", r.run), r.reader),),
+    ArchiveFile: lambda r: ((("archive", r.run), r.number),),
+    Moved: lambda r: ((("moved", r.run), r.uid),),
 }
 
 
@@ -72,6 +82,13 @@ def cursor(group_id: str) -> tuple[str, int, int] | None:
     """
     source, place = split_group_id(group_id)
     return None if place is None else (source, *place)
+
+
+def is_settled(group: GroupRecord) -> bool:
+    """Whether nothing follows any more: it has ended, or it is for evaluation and has all it will have. Only such a group goes to the archive."""
+    if group.state is GroupState.READY:
+        return group.purpose is not Purpose.TRAIN
+    return group.state in (GroupState.SPENT, GroupState.DROPPED)
 
 
 def by_try(rollout: RolloutRecord) -> tuple[int, int, str]:

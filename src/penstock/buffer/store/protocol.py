@@ -8,8 +8,10 @@ from typing import Protocol
 
 from penstock.types import (
     AnnotationRecord,
+    ArchiveFile,
     GroupRecord,
     JournalEntry,
+    LeaseRecord,
     MemberRecord,
     Payload,
     Plan,
@@ -27,7 +29,7 @@ class Store(Protocol):
     caller's next decision stands on its last one; only a resolved future may be told to anybody else.
 
     A damaged record is never served. A look-up by its key raises `CorruptError`; a wider one leaves it out, except that an episode's journal and, in
-    `load`, a run's term, plans, outcomes and versions raise, since nobody may go on with a hole there. Writing the record again mends it.
+    `load`, a run's term, plans, outcomes, versions and taken leases raise, since nobody may go on with a hole there. Writing the record again mends it.
     """
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
@@ -65,8 +67,13 @@ class Store(Protocol):
 
     def plan(self, run: str, update: int) -> Plan | None: ...
 
+    def lease(self, run: str, lease: str) -> LeaseRecord | None: ...
+
     def payload(self, run: str, uid: str) -> Payload:
-        """The bytes of a rollout or annotation. Raises `UnknownError`, or `CorruptError` if they fail their checksum."""
+        """The bytes of a rollout or annotation, here or in the archive.
+
+        Raises `UnknownError`, `CorruptError` if they fail their checksum, `RetiredError` if retention gave up their archive file.
+        """
 
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         """Entries of an episode, by index."""
@@ -76,6 +83,15 @@ class Store(Protocol):
 
     def scan_rollouts(self, run: str) -> Iterator[RolloutRecord]:
         """All stored rollouts of a run, by uid. Durable ones only."""
+
+    def rollouts_since(self, run: str, stored_at: float) -> tuple[RolloutRecord, ...]:
+        """The rollouts that were stored later than `stored_at`, the newest first. Durable ones only."""
+
+    def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
+        """The first groups, by `order`, that nothing will happen to any more and whose bytes are still here. Durable ones only."""
+
+    def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
+        """Files that bytes have moved to, by number, retired ones included."""
 
     def corrupt(self) -> tuple[str, ...]:
         """One sentence for each record that was found to fail its checksum, and where it was set aside."""

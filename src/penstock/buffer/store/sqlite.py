@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from penstock.buffer.archive.reading import ArchiveReader
 from penstock.buffer.store._changes import ChangeSet, change_set
 from penstock.buffer.store._connections import ReaderPool, open_for_writing
 from penstock.buffer.store._failures import store_error
@@ -26,8 +27,10 @@ from penstock.buffer.store._lock import WriterLock
 from penstock.buffer.store._reads import Reads
 from penstock.buffer.store._rows import (
     ANNOTATIONS,
+    ARCHIVES,
     GROUPS,
     JOURNAL_COLUMNS,
+    LEASES,
     MEMBERS,
     PAYLOAD_COLUMNS,
     PLANS,
@@ -41,12 +44,15 @@ from penstock.buffer.store._rows import (
 )
 from penstock.buffer.store._writer import Bounds, Writer
 from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, places
-from penstock.errors import CorruptError, PenstockError, StoreError, UnknownError
+from penstock.errors import CorruptError, PenstockError, RetiredError, StoreError, UnknownError
 from penstock.types import (
     AnnotationRecord,
+    ArchiveFile,
     GroupRecord,
     JournalEntry,
+    LeaseRecord,
     MemberRecord,
+    Moved,
     Payload,
     Plan,
     Record,
@@ -82,6 +88,7 @@ class SqliteStore:
         self._overlay: Shelves[tuple[ChangeSet, Record]] = Shelves()
         self._damaged: dict[tuple[str, str, str], str] = {}
         self._readers = ReaderPool(self._path)
+        self._archive = ArchiveReader(self._path.parent)
         self._writer: Writer | None = None
         self._writer_lock: WriterLock | None = None
         if not read_only:
@@ -162,6 +169,9 @@ class SqliteStore:
     def plan(self, run: str, update: int) -> Plan | None:
         return self._one(PLANS, (("plan", run), update), "WHERE run = ? AND kind = 'plan' AND key = ?", (run, update))
 
+    def lease(self, run: str, lease: str) -> LeaseRecord | None:
+        return self._one(LEASES, (("lease", run), lease), "WHERE run = ? AND kind = 'lease' AND key = ?", (run, lease))
+
     def members(self, run: str, group_id: str) -> tuple[MemberRecord, ...]:
         return tuple(sorted(self._of_group(MEMBERS, "member", run, group_id), key=lambda member: member.member))
 
@@ -180,10 +190,18 @@ class SqliteStore:
         if row is None:
             raise UnknownError(f"run {run!r} has no payload {uid!r}")
         try:
-            return payload_of(row)
+            found = payload_of(row)
+            return self._archived(found) if isinstance(found, Moved) else found
         except CorruptError as error:
             self._note_damage("payload", run, uid, error, row[-1])
             raise
+
+    def moved(self, run: str, uid: str) -> Moved | None:
+        """Where in the archive the bytes of a rollout or annotation are; None if they are here, or nowhere."""
+        with self._readers.connection() as connection:
+            row = connection.execute(f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE run = ? AND uid = ? AND encoding = 'archived'", (run, uid)).fetchone()
+        found = None if row is None else payload_of(row)
+        return found if isinstance(found, Moved) else None
 
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         entries: dict[Any, Any] = {}
@@ -220,11 +238,47 @@ class SqliteStore:
             yield from page
             last = uids[-1][0]
 
+    def rollouts_since(self, run: str, stored_at: float) -> tuple[RolloutRecord, ...]:
+        found: list[RolloutRecord] = []
+        last = 2**63 - 1
+        # Rows are numbered as they come, so the newest are found from the end without an index.
+        while True:
+            with self._readers.connection() as connection:
+                numbers = connection.execute(
+                    "SELECT rowid FROM rollouts WHERE rowid < ? AND run = ? ORDER BY rowid DESC LIMIT ?", (last, run, _SCAN_PAGE)
+                ).fetchall()
+                if not numbers:
+                    return tuple(found)
+                page = self._reads(connection).many(ROLLOUTS, "WHERE rowid < ? AND rowid >= ? AND run = ? ORDER BY rowid DESC", (last, numbers[-1][0], run))
+            found += [rollout for rollout in page if rollout.stored_at > stored_at]
+            if any(rollout.stored_at <= stored_at for rollout in page):
+                return tuple(found)
+            last = numbers[-1][0]
+
+    def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
+        with self._readers.connection() as connection:
+            return tuple(self._reads(connection).many(GROUPS, "WHERE run = ? AND to_archive = 1 ORDER BY ord LIMIT ?", (run, limit)))
+
+    def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
+        pending = self._pending(("archive", run))
+        with self._readers.connection() as connection:
+            stored = self._reads(connection).many(ARCHIVES, "WHERE run = ? AND kind = ?", (run, ARCHIVES.kind))
+        return tuple(sorted(({file.number: file for file in stored} | pending).values(), key=lambda file: file.number))
+
     def corrupt(self) -> tuple[str, ...]:
         with self._lock:
             return tuple(self._damaged.values())
 
     # Inside
+
+    def _archived(self, moved: Moved) -> Payload:
+        try:
+            return self._archive.payload(moved)
+        except UnknownError:
+            file = next((file for file in self.archive_files(moved.run) if file.name == moved.file), None)
+            if file is not None and file.retired_at is not None:
+                raise RetiredError(f"the bytes of {moved.uid!r} were retired with the archive file {moved.file}") from None
+            raise CorruptError(f"the bytes of {moved.uid!r} are in the archive file {moved.file}, which is not there") from None
 
     def _take_lock(self) -> WriterLock:
         try:
