@@ -240,6 +240,36 @@ async def test_an_aborted_request_answers_with_what_it_has(server: RunningServer
     assert sum(run["count"] for run in choice["versions"]) == len(choice["token_ids"])
 
 
+async def test_an_aborted_chat_goes_on_from_its_own_tokens(server: RunningServer, client: InferenceClient) -> None:
+    # A random model says bytes that are no text: encoding what was shown of them again would give other tokens.
+    messages = [{"role": "user", "content": "go on"}]
+    settings = {"max_tokens": LONG, "ignore_eos": True, "request_id": "chat", "return_token_ids": True}
+    text, ids, prompt = "", [], None
+    async with aiohttp.ClientSession() as session:
+        for is_first in (True, False, False):
+            said = [] if is_first else [{"role": "assistant", "content": text}]
+            body = {"messages": messages + said, "continue_final_message": not is_first, **settings}
+            task = asyncio.create_task(session.post(f"{server.url}/v1/chat/completions", json=body))
+            await until_running(session, server, 1)
+            assert post(server, "/abort", {"request_id": "chat"}) == (200, {"aborted": 1})
+            async with await task as answer:
+                reply = await answer.json()
+            (choice,) = reply["choices"]
+            prompt = reply["prompt_token_ids"] if is_first else prompt
+            assert (choice["finish_reason"], reply["prompt_token_ids"]) == ("abort", prompt + ids)
+            assert reply["usage"]["completion_tokens"] == len(choice["token_ids"])
+            text += choice["message"]["content"]
+            ids += choice["token_ids"]
+    assert list(text.encode()) != ids
+    last = {"messages": [*messages, {"role": "assistant", "content": text}], "continue_final_message": True, **settings, "max_tokens": 1}
+    assert post(server, "/v1/chat/completions", last)[1]["prompt_token_ids"] == prompt + ids
+
+
+@pytest.mark.parametrize("body", [{"ids": "mine"}, {"ids": [1]}, {"request_id": 1}, {"rid": "mine"}, []])
+def test_an_abort_that_names_nobody_well_ends_nobody(server: RunningServer, body: Any) -> None:
+    assert post(server, "/abort", json.dumps(body).encode())[0] == 422
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_ends_the_work(server: RunningServer, stream: bool) -> None:
     async with aiohttp.ClientSession() as session:

@@ -5,7 +5,7 @@ POST /v1/completions                    text or token ids
 POST /v1/chat/completions
 GET  /v1/weights                        policy, version and digest that sample now
 POST /v1/weights                        {"policy", "version", "digest", "term"?}: these are the newest; answers what is served
-POST /abort                             {"ids"?: [...]}: end requests (all, without ids); they answer with what they have
+POST /abort                             {"request_id"?, "ids"?: [...]}: end these requests (all, if none is named); they answer with what they have
 GET  /livez, /readyz, /metrics
 """
 
@@ -208,13 +208,16 @@ def _openai(handler: Handler) -> Handler:
 
 
 def _abort_ids(body: bytes) -> frozenset[str] | None:
+    """Which requests are meant; None for all. A key that we do not know is refused: it may have been meant to name one."""
     fields = parse_json(body) if body else {}
-    ids = fields.get("ids") if isinstance(fields, dict) else 0
-    if ids is None:
+    if not isinstance(fields, dict) or fields.keys() - {"ids", "request_id"}:
+        raise InvalidError('the body must be {"request_id": "..."}, {"ids": [...]}, or empty to abort all')
+    one, several = fields.get("request_id"), fields.get("ids")
+    if one is None and several is None:
         return None
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise InvalidError('the body must be {"ids": [...]}, or empty to abort all')
-    return frozenset(ids)
+    if not (one is None or isinstance(one, str)) or not (several is None or (isinstance(several, list) and all(isinstance(id, str) for id in several))):
+        raise InvalidError("request_id must be a text, ids a list of texts")
+    return frozenset(several or ()) | ({one} if one is not None else frozenset())
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.chat import ChatTemplate
-from penstock.errors import InfraError
+from penstock.errors import InfraError, InputError
+from penstock.inference.continuing import Origin, PartialReplies
 from penstock.inference.engine.core import Engine
 from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.sampling import Sampling
@@ -25,6 +26,7 @@ from penstock.inference.replies import (
     completion_choice,
     envelope,
     event,
+    reply_text,
     sampler_shape,
     usage_shape,
 )
@@ -54,6 +56,8 @@ class Conversation:
     created: int
     started: float
     """By the monotonic clock."""
+    origin: Origin | None = None
+    """What a chat goes on from."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -79,6 +83,7 @@ class Completions:
         self._loop = loop
         self._template = template
         self._model_name = model_name
+        self._partial_replies = PartialReplies()
         self._texts = TokenTexts(template.decode if template is not None else lambda _: "")
         self._facts = SamplerFacts(
             template_digest=template.digest if template is not None else "",
@@ -96,8 +101,26 @@ class Completions:
         """Render a chat and submit it."""
         if self._template is None:
             raise BadRequest("this model has no tokenizer: send token ids to /v1/completions", "messages")
-        rendered = self._template.open(asked.messages, asked.tools or None, continue_final_message=asked.continue_final_message)
-        return self._begin(asked.call, [rendered.ids], is_chat=True, has_tools=bool(asked.tools))
+        origin = self._origin(asked, self._template)
+        return self._begin(asked.call, [origin.opened], is_chat=True, has_tools=bool(asked.tools), origin=origin)
+
+    def _origin(self, asked: ChatCall, template: ChatTemplate) -> Origin:
+        """What the engine goes on from: for a reply that was aborted here, the tokens it had; otherwise what the messages say."""
+        tools = asked.tools or None
+        rendered = template.open(asked.messages, tools, continue_final_message=asked.continue_final_message).ids
+        whole = Origin(prompt=rendered, text="", ids=rendered[:0])
+        if not asked.continue_final_message:
+            return whole
+        *earlier, last = asked.messages
+        try:
+            prompt = template.open(earlier, tools).ids
+        except InputError:
+            # Not every beginning of a conversation is one that a template takes: then no reply can have been sampled after it.
+            return whole
+        ids = self._partial_replies.find(prompt, last.content)
+        if ids is None and np.array_equal(rendered[: len(prompt)], prompt):
+            ids = rendered[len(prompt) :]
+        return whole if ids is None else Origin(prompt=prompt, text=last.content, ids=ids)
 
     def end(self, conversation: Conversation) -> None:
         """Nobody waits any more: what is still being computed is not."""
@@ -107,7 +130,7 @@ class Completions:
         """The reply, once all of it is there."""
         choices: dict[int, Choice] = {}
         while len(choices) < conversation.num_replies:
-            choice = _sound(await conversation.ticket.next())
+            choice = self._ended(conversation, await conversation.ticket.next())
             choices[conversation.index(choice)] = choice
         call, ordered = conversation.call, sorted(choices.items())
         if conversation.is_chat:
@@ -130,7 +153,7 @@ class Completions:
         ended: dict[int, Choice] = {}
         is_first = True
         while len(ended) < conversation.num_replies:
-            choice = _sound(await conversation.ticket.next())
+            choice = self._ended(conversation, await conversation.ticket.next())
             index = conversation.index(choice)
             chunk = maker.chunk(choice, index)
             if chunk is None:
@@ -148,11 +171,19 @@ class Completions:
             yield event(last | {"usage": self._usage(conversation, list(ended.values()))})
         yield LAST_EVENT
 
-    def _begin(self, call: Call, prompts: Sequence[Int32Array], *, is_chat: bool, has_tools: bool = False) -> Conversation:
+    def _ended(self, conversation: Conversation, choice: Choice) -> Choice:
+        """`choice`, if it is sound; remembered, if it is a reply of a chat that may be continued."""
+        if choice.finish is Finish.ERROR:
+            raise InfraError("the model gave no number where a probability should be: its weights are broken")
+        if choice.finish is Finish.ABORT and conversation.origin is not None:
+            self._partial_replies.keep(conversation.origin.grown(reply_text(choice, self._texts.decode), np.array(choice.ids, np.int32)))
+        return choice
+
+    def _begin(self, call: Call, prompts: Sequence[Int32Array], *, is_chat: bool, has_tools: bool = False, origin: Origin | None = None) -> Conversation:
         id = call.request_id or f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
         seed = secrets.randbits(63) if call.seed is None else call.seed
         ticket = self._loop.submit([self._request(call, id, prompt, seed) for prompt in prompts], is_streamed=call.stream)
-        return Conversation(id, call, call.model or self._model_name, ticket, has_tools, is_chat, created=int(time.time()), started=time.monotonic())
+        return Conversation(id, call, call.model or self._model_name, ticket, has_tools, is_chat, int(time.time()), time.monotonic(), origin)
 
     def _request(self, call: Call, id: str, prompt: Int32Array, seed: int) -> Request:
         engine: Engine = self._loop.engine
@@ -193,9 +224,3 @@ class Completions:
 
     def _usage(self, conversation: Conversation, choices: Sequence[Choice]) -> Shape:
         return usage_shape(conversation.prompt_tokens, choices, time.monotonic() - conversation.started)
-
-
-def _sound(choice: Choice) -> Choice:
-    if choice.finish is Finish.ERROR:
-        raise InfraError("the model gave no number where a probability should be: its weights are broken")
-    return choice
