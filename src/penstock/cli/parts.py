@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.cli.gateway import gateway
 from penstock.cli.speaking import run_until_told, speak
 from penstock.errors import ConfigError, ProcessError
 
@@ -25,7 +26,7 @@ ServersOption = Annotated[list[str], typer.Option("--server", help="URL of an in
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this file."""
-    for verb in (serve, buffer, worker):
+    for verb in (serve, buffer, worker, gateway):
         app.command()(verb)
     for hidden in (learner, spare):
         app.command(hidden=True)(hidden)

@@ -21,7 +21,11 @@ from pathlib import Path
 POINTS = frozenset(
     {
         "buffer.after_commit",
+        "buffer.archive_registered",
+        "buffer.archive_written",
         "buffer.before_commit",
+        "gateway.after_journal",
+        "gateway.before_journal",
         "learner.after_checkpoint_dir",
         "learner.after_cut",
         "learner.after_fetch",
