@@ -8,6 +8,7 @@
     │   ├── UnauthorizedError   no token, or one that nobody gave out                   401
     │   ├── ForbiddenError      a token without the scope; a lease of somebody else     403
     │   ├── UnknownError        no such run, group, rollout, session, plan              404
+    │   │   └── RetiredError    it was there, and retention gave it up                  410
     │   ├── MethodError         the path is there, but not for this method              405
     │   ├── ConflictError       the same key with other content; a slot that is taken   409
     │   ├── FencedError         an older term, an ended session, an old retry           409
@@ -97,6 +98,13 @@ class MethodError(InputError):
     def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.allowed = allowed
+
+
+class RetiredError(UnknownError):
+    """It was there, and retention gave it up."""
+
+    code = "retired"
+    http_status = 410
 
 
 class ConflictError(InputError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.buffer.archive.config import ArchiveConfig
 from penstock.errors import ConfigError
 from penstock.httpd import Access
 
@@ -26,6 +27,11 @@ class BufferConfig:
     """Requests that may wait for a batch or a slot at once."""
     expire_seconds: float = 0.5
     """How often deadlines are looked at."""
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    archive_directory: Path | None = None
+    """Where archive files go; `archive` beside the store if not given."""
+    metrics: Path | None = None
+    """File for the metrics of each batch; `metrics/<run>.jsonl` beside the store if not given."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

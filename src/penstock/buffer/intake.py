@@ -33,6 +33,8 @@ def rollout_intake(run: str, body: bytes, content_type: ContentType) -> tuple[Ro
         oldest_version=counted.oldest_version,
         newest_version=counted.newest_version,
         versions=counted.versions,
+        version_tokens=counted.version_tokens,
+        rewards=rollout.rewards,
         failure=rollout.failure,
     )
     return record, Payload(run=run, uid=record.uid, content_type=content_type, body=body, digest=content)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from penstock.buffer.archive.archiver import archiving
+from penstock.buffer.batches import BatchLog
 from penstock.buffer.config import BufferConfig
 from penstock.buffer.routes import buffer_routes
 from penstock.buffer.service import BufferService
@@ -30,6 +32,8 @@ async def _serve(config: BufferConfig) -> None:
     except OSError as error:
         raise StoreError(f"cannot make {config.directory}: {error.strerror}") from None
     store = SqliteStore(config.directory / STORE_FILE, max_bytes=config.max_bytes)
-    service = BufferService(store, expire_seconds=config.expire_seconds, max_waiting=config.max_waiting)
-    async with service.running():
+    batches = BatchLog(config.metrics, config.directory / "metrics")
+    service = BufferService(store, expire_seconds=config.expire_seconds, max_waiting=config.max_waiting, on_batch=batches)
+    archive_directory = config.archive_directory or config.directory / "archive"
+    async with service.running(), archiving(service, config.archive, store_directory=config.directory, directory=archive_directory):
         await serve_app(buffer_routes(service), config.access, listener, port_file=config.port_file)

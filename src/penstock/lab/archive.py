@@ -8,27 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.buffer.checks import Held
 from penstock.buffer.client import group_of
 from penstock.buffer.core import Buffer
 from penstock.buffer.serving import STORE_FILE
 from penstock.buffer.store import SqliteStore, is_written
 from penstock.errors import UnknownError
-from penstock.ledger import Ledger
 from penstock.types import Group, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
-    """What is durable of one run."""
+class Archive(Held):
+    """What is durable of one run, in the store and in its archive files."""
 
     run_dir: Path
-    run: str
-    buffer: Buffer
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger of the run, as it was when the archive was opened."""
-        return self.buffer.ledger(self.run)
 
     @property
     def is_written(self) -> bool:
@@ -58,7 +51,7 @@ def opened(run_dir: Path) -> Iterator[Archive]:
         runs = store.runs()
         if len(runs) != 1:
             raise UnknownError(f"{path} holds {len(runs)} runs, expected one")
-        yield Archive(run_dir, runs[0].run, Buffer(store, time.time))
+        yield Archive(Buffer(store, time.time), runs[0].run, run_dir)
     finally:
         store.close()
 

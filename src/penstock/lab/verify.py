@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import ConflictError
-from penstock.lab.archive import opened
-from penstock.lab.findings import Check, Finding, finding
-from penstock.lab.lineage import fresh, kept, named, planned, servable, spent, used_once, whole
-from penstock.lab.records import acknowledged, conserved, stored, undamaged
+from penstock.buffer.checks import Finding, Looked, check_run, check_store, finding
+from penstock.buffer.serving import STORE_FILE
+from penstock.errors import ConflictError, UnknownError
+from penstock.lab.archive import Archive, opened
+from penstock.lab.lineage import kept, servable
+from penstock.lab.records import acknowledged
 
-__all__ = ["CHECKS", "Finding", "verify"]
+__all__ = ["RUN_CHECKS", "Finding", "verify", "verify_buffer"]
 
-CHECKS: tuple[tuple[str, Check], ...] = (
-    ("D1", acknowledged),
-    ("D3", stored),
-    ("D5", conserved),
-    ("D5", spent),
-    ("E1", planned),
-    ("E2", used_once),
-    ("E3", whole),
-    ("F1", fresh),
-    ("F2", named),
-    ("F4", servable),
-    ("C1", kept),
-    ("D3", undamaged),
-)
-"""What is looked into, under the promise that it would break."""
+RUN_CHECKS: tuple[tuple[str, Callable[[Archive], Looked]], ...] = (("D1", acknowledged), ("F4", servable), ("C1", kept))
+"""What is looked into besides the buffer itself, under the promise that it would break."""
 
 
 def verify(run_dir: Path) -> tuple[Finding, ...]:
@@ -34,4 +23,14 @@ def verify(run_dir: Path) -> tuple[Finding, ...]:
     with opened(run_dir) as archive:
         if archive.is_written:
             raise ConflictError(f"run {archive.run} is running; verify it when it has ended (`penstock stop {run_dir}` ends it)")
-        return tuple(finding(promise, check, archive) for promise, check in CHECKS)
+        around = tuple(finding(promise, check, archive) for promise, check in RUN_CHECKS)
+        # The buffer last: by then all of it was read, and what was found damaged on the way is told.
+        return (*around, *check_run(archive, run_dir / "buffer"))
+
+
+def verify_buffer(directory: Path) -> dict[str, tuple[Finding, ...]]:
+    """Check the directory of a buffer, run by run. It may be alive: a copy of its store, as it is at one moment, is what is looked at."""
+    path = directory / STORE_FILE
+    if not path.is_file():
+        raise UnknownError(f"{directory} is neither the directory of a run nor that of a buffer: it has no {STORE_FILE}")
+    return check_store(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -25,6 +26,8 @@ class RolloutFacts:
     """xxh3-128 in hex over their ids as little-endian int32."""
     versions: tuple[int, ...]
     """Distinct versions of our policy's sampled tokens, ascending."""
+    version_tokens: tuple[int, ...]
+    """Sampled tokens of each of them."""
 
     @property
     def oldest_version(self) -> int | None:
@@ -41,13 +44,17 @@ def facts(rollout: Rollout, *, policy: str = "policy") -> RolloutFacts:
     """Count the kept branches of a rollout. Abandoned ones and the versions of other policies do not show in it."""
     segments = [segment for segment, kept in zip(rollout.trace.segments, kept_segments(rollout.trace), strict=True) if kept]
     ours = [run for segment in segments if segment.source is Source.SAMPLED for run in segment.versions if run.policy == policy]
+    by_version: Counter[int] = Counter()
+    for run in ours:
+        by_version[run.version] += run.count
     prefix_tokens, prefix_digest = _prefix(rollout.trace, policy)
     return RolloutFacts(
         tokens=sum(len(segment.ids) for segment in segments),
-        sampled_tokens=sum(run.count for run in ours),
+        sampled_tokens=by_version.total(),
         prefix_tokens=prefix_tokens,
         prefix_digest=prefix_digest,
-        versions=tuple(sorted({run.version for run in ours})),
+        versions=tuple(sorted(by_version)),
+        version_tokens=tuple(by_version[version] for version in sorted(by_version)),
     )
 
 
