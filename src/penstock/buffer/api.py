@@ -7,7 +7,23 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.ledger import Resume
-from penstock.types import CheckpointRecord, CutRequest, Laws, Outcome, Plan, Purpose, TermRecord, Version
+from penstock.types import (
+    AnnotationRecord,
+    CheckpointRecord,
+    CutRequest,
+    GroupRecord,
+    Json,
+    Laws,
+    LeaseRecord,
+    LeaseRequest,
+    MemberRecord,
+    Outcome,
+    Plan,
+    Purpose,
+    RolloutRecord,
+    TermRecord,
+    Version,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +228,176 @@ class DigestBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentLedger:
+    """Where the groups and members of one environment and purpose are. Each adds up to what was ever issued."""
+
+    environment: str
+    purpose: Purpose
+    groups: Mapping[str, int]
+    """By state; dropped ones as `dropped(reason)`."""
+    members: Mapping[str, int]
+    """By state; failed ones as `failed(reason)`."""
+    opened: int
+    issued: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReply:
     """Conservation, by environment and purpose."""
 
-    balances: tuple[Mapping[str, object], ...]
+    run: str
+    balances: tuple[EnvironmentLedger, ...]
     imbalance: int
+    """What does not add up. 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentStatistics:
+    """How groups of an environment fare, over the whole run."""
+
+    environment: str
+    purpose: Purpose
+    opened: int
+    under_way: int
+    """Neither spent nor dropped."""
+    became_ready: int
+    mean_ready_tokens: float | None
+    """Tokens of a group that became ready; None before the first."""
+    dropped: Mapping[str, int]
+    """By reason."""
+    mean_dropped_longest: Mapping[str, float]
+    """Sampled tokens of the longest member of what was dropped, by reason: shows whether long replies are lost more often."""
+    oldest_open_seconds: float | None
+    """Age of the oldest group that is not complete."""
+    oldest_ready_seconds: float | None
+    """How long the group that waits longest has been ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """How a run fares."""
+
+    run: str
+    environments: tuple[EnvironmentStatistics, ...]
+    sessions: int
+    """Workers that are heard of."""
+    work_missing: int
+    """Rollouts that wait for an annotation."""
+    newest_version: int
+    next_update: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeLease:
+    """An outside consumer asks for groups, and is ready to wait for them."""
+
+    lease: str
+    """An id that the consumer makes up: asking again under it gives the same groups."""
+    consumer: str
+    request: LeaseRequest = field(default_factory=LeaseRequest)
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReply:
+    """The lease, or what is missing."""
+
+    lease: LeaseRecord | None = None
+    waiting: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewLease:
+    """A consumer is still there."""
+
+    consumer: str
+    seconds: float | None = None
+    """How long the lease lasts from now on; null: as long as before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedGroup:
+    """A group as JSON: its usable members by slot, and what was found out about them."""
+
+    group: GroupRecord
+    rollouts: tuple[Json, ...]
+    annotations: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeWork:
+    """Ask for rollouts to annotate, and wait for the first."""
+
+    lease: str
+    """A name that the consumer makes up: asking again under it gives the same items."""
+    consumer: str
+    count: int = 1
+    names: tuple[str, ...] | None = None
+    """Annotations that the consumer can make; null: any that the laws name."""
+    environments: tuple[str, ...] | None = None
+    seconds: float = 60.0
+    """How long the lease lasts, and is renewed for."""
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who speaks about a lease."""
+
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """Whether anything was given back; false if it had ended before."""
+
+    released: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A sign of life."""
+
+    live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Names of the runs."""
+
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """Weights that were recorded, by number."""
+
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationStored:
+    """An annotation is stored."""
+
+    uid: str
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalLength:
+    """How many entries the journal has."""
+
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """A group with all records that belong to it."""
+
+    group: GroupRecord
+    members: tuple[MemberRecord, ...]
+    rollouts: tuple[RolloutRecord, ...]
+    annotations: tuple[AnnotationRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

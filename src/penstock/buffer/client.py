@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from penstock.buffer import api
 from penstock.buffer.core import StoredGroup
 from penstock.buffer.intake import decode_annotation, decode_rollout
+from penstock.buffer.story import Story
 from penstock.errors import (
     ConflictError,
     CorruptError,
     FencedError,
+    ForbiddenError,
     InputError,
     InvalidError,
     LimitError,
     MalformedError,
+    MediaTypeError,
+    MethodError,
     PenstockError,
     StoreError,
+    UnauthorizedError,
     UnknownError,
 )
 from penstock.ledger.groups import content_digest
+from penstock.ledger.work import WorkLease
 from penstock.types import (
     Annotation,
     AnnotationRecord,
@@ -37,6 +46,8 @@ from penstock.types import (
     Group,
     GroupRecord,
     Laws,
+    LeaseRecord,
+    LeaseRequest,
     MemberRecord,
     Payload,
     Plan,
@@ -53,8 +64,25 @@ __all__ = ["BufferClient", "api", "group_of"]
 T = TypeVar("T")
 
 _ERRORS: dict[str, type[PenstockError]] = {
-    error.code: error for error in (MalformedError, InvalidError, UnknownError, ConflictError, FencedError, LimitError, InputError)
+    error.code: error
+    for error in (
+        MalformedError,
+        InvalidError,
+        UnauthorizedError,
+        ForbiddenError,
+        UnknownError,
+        MethodError,
+        ConflictError,
+        FencedError,
+        MediaTypeError,
+        LimitError,
+        InputError,
+    )
 }
+_AGAIN = (408, 429)
+"""Refusals that say nothing about the request."""
+_NEVER = (413, 431)
+"""Refusals that trying again cannot change."""
 _PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 _POLL_SECONDS = 20.0
 
@@ -62,14 +90,18 @@ _POLL_SECONDS = 20.0
 class BufferClient:
     """The verbs of the buffer for one run, over HTTP.
 
-    Connection errors, 429, 503 and 507 are tried again with growing pauses until `deadline_seconds` have passed since the call; then `StoreError`
-    says what was waited for. Other refusals are raised at once, as the error they were on the other side.
+    Connection errors, 408, 429, 503 and 507 are tried again with growing pauses until `deadline_seconds` have passed since the call; then `StoreError`
+    says what was waited for. Other refusals are raised at once, as the error they were on the other side. That is safe for every verb: each names
+    what it is about (a uid, a claim's number, a lease's id, an update), so that the second of two equal requests changes nothing.
+    Without `token` the environment's PENSTOCK_TOKEN is sent, if there is one.
     """
 
     def __init__(self, url: str, run: str, *, token: str | None = None, deadline_seconds: float = 60.0) -> None:
         self.url = url.rstrip("/")
         self.run = run
         self._deadline_seconds = deadline_seconds
+        # Named here and not imported: a client has no use for the servers' libraries.
+        token = token or os.environ.get("PENSTOCK_TOKEN")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
         self._claims: Counter[str] = Counter()
@@ -86,6 +118,10 @@ class BufferClient:
 
     # A run
 
+    async def runs(self) -> tuple[str, ...]:
+        """Names of all runs of the buffer."""
+        return read_body(await self._call("GET", "/v1/runs"), api.Runs).runs
+
     async def open_run(self, laws: Laws, initial_digest: str) -> api.RunStatus:
         """See `ledger.open_run`."""
         return await self._post("", api.OpenRun(laws=laws, initial_digest=initial_digest), api.RunStatus)
@@ -100,7 +136,32 @@ class BufferClient:
 
     async def versions(self) -> tuple[Version, ...]:
         """All that were recorded."""
-        return read_body(await self._call("GET", "/versions"), _Versions).versions
+        return read_body(await self._call("GET", "/versions"), api.Versions).versions
+
+    async def ledger(self) -> api.LedgerReply:
+        """Where every group and member is."""
+        return read_body(await self._call("GET", "/ledger"), api.LedgerReply)
+
+    async def statistics(self) -> api.Statistics:
+        """How the run fares."""
+        return read_body(await self._call("GET", "/statistics"), api.Statistics)
+
+    async def where(self, asked: str) -> Story:
+        """The story of a group id, a rollout's uid, or `<group>#<member>`."""
+        return read_body(await self._call("GET", f"/where/{quote(asked)}"), Story)
+
+    async def export(self, query: Sequence[tuple[str, str]] = ()) -> AsyncIterator[bytes]:
+        """Stored rollouts, a line of JSON each, as they arrive. `query`: see `buffer.selection`. A stream that breaks off raises `StoreError`."""
+        assert self._session is not None, "use the client as a context: async with BufferClient(...)"
+        url = f"{self.url}/v1/runs/{quote(self.run)}/export"
+        try:
+            async with self._session.get(url, params=list(query)) as response:
+                if response.status >= 300:
+                    raise _error_of(response.status, await response.read())
+                async for line in _lines(response.content):
+                    yield line
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise StoreError(f"the export broke off: {type(error).__name__}: {error}") from None
 
     # Workers
 
@@ -114,7 +175,7 @@ class BufferClient:
 
     async def beat(self, session: str) -> SessionRecord:
         """See `ledger.beat`."""
-        return read_body(await self._call("POST", f"/sessions/{session}/beat"), SessionRecord)
+        return read_body(await self._call("POST", f"/sessions/{quote(session)}/beat"), SessionRecord)
 
     async def claim(
         self, session: str, count: int, *, environments: Sequence[str] | None = None, wait_seconds: float = _POLL_SECONDS
@@ -123,35 +184,91 @@ class BufferClient:
         names = None if environments is None else tuple(environments)
         self._claims[session] += 1
         wanted = api.Claim(count=count, environments=names, wait_seconds=wait_seconds, number=self._claims[session])
-        return (await self._post(f"/sessions/{session}/claim", wanted, api.Claimed)).slots
+        return (await self._post(f"/sessions/{quote(session)}/claim", wanted, api.Claimed)).slots
 
     async def release(self, session: str) -> None:
         """See `ledger.release`."""
-        await self._call("POST", f"/sessions/{session}/release")
+        await self._call("POST", f"/sessions/{quote(session)}/release")
 
     async def write(self, rollouts: Sequence[Rollout]) -> tuple[api.Written, ...]:
         """Store rollouts; one answer for each. Durable when this returns."""
         body = join_items([encode_msgpack(rollout) for rollout in rollouts])
-        return read_body(await self._call("POST", "/rollouts", body, "application/msgpack"), api.WrittenAll).rollouts
+        return read_body(await self._call("POST", "/rollouts", body, "application/msgpack"), _WrittenReply).rollouts
+
+    # Enrichment
+
+    async def take_work(self, wanted: api.TakeWork) -> WorkLease:
+        """Rollouts whose annotations are missing; without items if none came up in time. Asked again under the same name it gives the same."""
+        return await self._post("/work", wanted, WorkLease)
+
+    async def renew_work(self, lease: str, consumer: str) -> WorkLease:
+        """Keep the work for as long again."""
+        return await self._post(f"/work/{quote(lease)}/renew", api.Holder(consumer=consumer), WorkLease)
+
+    async def release_work(self, lease: str, consumer: str) -> bool:
+        """Give back what was not done; says whether there was anything."""
+        return (await self._post(f"/work/{quote(lease)}/release", api.Holder(consumer=consumer), api.Released)).released
 
     async def annotate(self, annotation: Annotation) -> None:
         """See `ledger.annotate`."""
         await self._call("POST", "/annotations", encode_msgpack(annotation), "application/msgpack")
 
+    async def rollout(self, uid: str) -> Rollout:
+        """A stored rollout. Raises `InputError` for an item of the compatible routes, which is none."""
+        body = await self._call("GET", f"/rollouts/{quote(uid)}")
+        # JSON begins with a bracket; msgpack of an envelope never does.
+        return decode_rollout(body, "json" if body[:1] in b"{[" else "msgpack")
+
+    # Outside consumers
+
+    async def take_lease(self, lease: str, consumer: str, request: LeaseRequest | None = None, *, wait_seconds: float = _POLL_SECONDS) -> api.LeaseReply:
+        """Whole groups for a time, or what is missing. `lease` is an id that the caller makes up: asked again, it gives the same groups."""
+        wanted = api.TakeLease(lease=lease, consumer=consumer, request=request or LeaseRequest(), wait_seconds=wait_seconds)
+        return await self._post("/leases", wanted, api.LeaseReply)
+
+    async def lease(self, lease: str) -> LeaseRecord:
+        """How a lease stands."""
+        return read_body(await self._call("GET", f"/leases/{quote(lease)}"), LeaseRecord)
+
+    async def lease_groups(self, lease: LeaseRecord) -> tuple[Group, ...]:
+        """The groups of a lease, in its order, with their content checked against it."""
+        groups = tuple(group_of(stored) for stored in await self.lease_bytes(lease))
+        if [(group.id, group.digest) for group in groups] != [(group.id, group.digest) for group in lease.groups]:
+            raise CorruptError(f"the buffer gave other groups than lease {lease.lease} names")
+        return groups
+
+    async def lease_bytes(self, lease: LeaseRecord) -> tuple[StoredGroup, ...]:
+        """The groups of a lease as they are stored, for items that are not rollouts of ours."""
+        path = f"/leases/{quote(lease.lease)}/groups?consumer={quote(lease.consumer)}"
+        items = split_items(await self._call("GET", path, accept="application/msgpack"), "msgpack")
+        return tuple(decode_msgpack(item, StoredGroup) for item in items)
+
+    async def renew_lease(self, lease: str, consumer: str, *, seconds: float | None = None) -> LeaseRecord:
+        """See `ledger.renew_lease`."""
+        return await self._post(f"/leases/{quote(lease)}/renew", api.RenewLease(consumer=consumer, seconds=seconds), LeaseRecord)
+
+    async def settle_lease(self, lease: str, consumer: str) -> LeaseRecord:
+        """See `ledger.settle_lease`."""
+        return await self._post(f"/leases/{quote(lease)}/settle", api.Holder(consumer=consumer), LeaseRecord)
+
+    async def release_lease(self, lease: str, consumer: str) -> LeaseRecord:
+        """See `ledger.release_lease`."""
+        return await self._post(f"/leases/{quote(lease)}/release", api.Holder(consumer=consumer), LeaseRecord)
+
     async def slots_of(self, group_id: str) -> tuple[GroupRecord, tuple[MemberRecord, ...]]:
         """A group and its slots as they stand. Raises `UnknownError` if nobody has opened it."""
-        found = read_body(await self._call("GET", f"/groups/{group_id}"), _GroupFacts)
+        found = read_body(await self._call("GET", f"/groups/{quote(group_id)}"), api.GroupFacts)
         return found.group, found.members
 
     # Journals
 
     async def append_journal(self, episode: str, index: int, entries: Sequence[bytes]) -> None:
         """Append to an episode's journal from `index` on. Durable when this returns; `ConflictError` if other entries are there."""
-        await self._call("POST", f"/journal/{episode}?index={index}", join_items(entries), "application/msgpack")
+        await self._call("POST", f"/journal/{quote(episode)}?index={index}", join_items(entries), "application/msgpack")
 
     async def journal(self, episode: str) -> list[bytes]:
         """All entries of an episode's journal; none if there is none."""
-        return split_items(await self._call("GET", f"/journal/{episode}"), "msgpack")
+        return split_items(await self._call("GET", f"/journal/{quote(episode)}"), "msgpack")
 
     # The learner
 
@@ -202,13 +319,16 @@ class BufferClient:
     async def _post(self, path: str, body: Any, answer: type[T]) -> T:
         return read_body(await self._call("POST", path, write_body(body)), answer)
 
-    async def _call(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> bytes:
+    async def _call(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json", *, accept: str = "*/*") -> bytes:
+        headers = {"Content-Type": content_type, "Accept": accept}
         deadline = time.monotonic() + self._deadline_seconds
         attempt = 0
         while True:
             try:
-                return await self._attempt(method, path, body, content_type)
+                return await self._attempt(method, path, body, headers)
             except (aiohttp.ClientError, TimeoutError, StoreError, LimitError) as error:
+                if isinstance(error, LimitError) and error.http_status in _NEVER:
+                    raise
                 pause = _PAUSES_SECONDS[min(attempt, len(_PAUSES_SECONDS) - 1)] * random.uniform(0.5, 1.0)
                 if time.monotonic() + pause > deadline:
                     reason = f"{type(error).__name__}: {error}"
@@ -216,31 +336,15 @@ class BufferClient:
             attempt += 1
             await asyncio.sleep(pause)
 
-    async def _attempt(self, method: str, path: str, body: bytes, content_type: str) -> bytes:
+    async def _attempt(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
         assert self._session is not None, "use the client as a context: async with BufferClient(...)"
-        url = f"{self.url}/v1/runs/{self.run}{path}"
-        async with self._session.request(method, url, data=body or None, headers={"Content-Type": content_type}) as response:
+        url = URL(f"{self.url}{path}" if path.startswith("/v1/") else f"{self.url}/v1/runs/{quote(self.run)}{path}", encoded=True)
+        async with self._session.request(method, url, data=body or None, headers=headers) as response:
             answer = await response.read()
-            if response.status < 300:
+            if response.status < 300 or (response.status < 500 and response.status not in _AGAIN and b'"rollouts":[' in answer):
+                # A write of which every rollout was refused has answers all the same.
                 return answer
             raise _error_of(response.status, answer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Versions:
-    """Reply of `/versions`."""
-
-    versions: tuple[Version, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GroupFacts:
-    """Reply of `/groups/{id}`."""
-
-    group: GroupRecord
-    members: tuple[MemberRecord, ...]
-    rollouts: tuple[RolloutRecord, ...]
-    annotations: tuple[AnnotationRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +352,27 @@ class _ErrorReply:
     """Reply of anything that was refused."""
 
     error: dict[str, str]
+    rollouts: tuple[api.Written, ...] = ()
+    """Answers of a write of which nothing was taken."""
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length. (The reader's own have a limit.)"""
+    rest = b""
+    async for piece in content.iter_chunked(1 << 18):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenReply:
+    """Reply of a write, whether anything was taken or not."""
+
+    rollouts: tuple[api.Written, ...]
+    error: dict[str, str] | None = None
 
 
 def group_of(stored: StoredGroup) -> Group:
@@ -278,6 +403,6 @@ def _error_of(status: int, answer: bytes) -> PenstockError:
         found = read_body(answer, _ErrorReply).error
     except InputError:
         return StoreError(f"HTTP {status}: {answer[:200]!r}")
-    if status in (429, 413) or (status == 503 and found["code"] == LimitError.code):
+    if found["code"] == LimitError.code:
         return LimitError(found["message"], http_status=status)
     return _ERRORS.get(found["code"], StoreError)(found["message"])

@@ -7,8 +7,9 @@ from penstock.buffer import api
 from penstock.buffer.core import Buffer
 from penstock.ledger import Ledger
 from penstock.ledger.credits import capacity
+from penstock.ledger.work import missing_work
 from penstock.metrics import named, render_prometheus
-from penstock.types import Purpose
+from penstock.types import GroupState, Purpose
 
 
 def run_status(ledger: Ledger) -> api.RunStatus:
@@ -31,9 +32,49 @@ def run_status(ledger: Ledger) -> api.RunStatus:
 def ledger_reply(ledger: Ledger) -> api.LedgerReply:
     """The account of everything that was ever issued."""
     balances = tuple(
-        {"environment": found.environment, "purpose": found.purpose.value, "groups": found.groups, "members": found.members} for found in law.balance(ledger)
+        api.EnvironmentLedger(
+            environment=found.environment,
+            purpose=found.purpose,
+            groups=found.groups,
+            members=found.members,
+            opened=found.opened,
+            issued=found.issued,
+        )
+        for found in law.balance(ledger)
     )
-    return api.LedgerReply(balances=balances, imbalance=law.imbalance(ledger))
+    return api.LedgerReply(run=ledger.run.run, balances=balances, imbalance=law.imbalance(ledger))
+
+
+def statistics(ledger: Ledger, now: float) -> api.Statistics:
+    """How the run fares, from running counts and what is under way."""
+    return api.Statistics(
+        run=ledger.run.run,
+        environments=tuple(_fared(ledger, environment, purpose, now) for environment, purpose in sorted(ledger.counts)),
+        sessions=len(ledger.sessions),
+        work_missing=sum(1 for _ in missing_work(ledger)),
+        newest_version=ledger.newest_version,
+        next_update=ledger.next_update,
+    )
+
+
+def _fared(ledger: Ledger, environment: str, purpose: Purpose, now: float) -> api.EnvironmentStatistics:
+    counts = ledger.counts_of(environment, purpose)
+    live = [group for group in ledger.groups.values() if (group.environment, group.purpose) == (environment, purpose)]
+    dropped = {str(reason): count for (state, reason), count in sorted(counts.groups.items(), key=str) if state is GroupState.DROPPED and count}
+    opened = [group.opened_at for group in live if group.state is GroupState.OPEN]
+    ready = [group.ready_at for group in live if group.state is GroupState.READY and group.ready_at is not None]
+    return api.EnvironmentStatistics(
+        environment=environment,
+        purpose=purpose,
+        opened=counts.opened,
+        under_way=len(live),
+        became_ready=counts.ready_groups,
+        mean_ready_tokens=counts.mean_tokens,
+        dropped=dropped,
+        mean_dropped_longest={reason: counts.dropped_longest[reason] / count for reason, count in dropped.items()},
+        oldest_open_seconds=max(0.0, now - min(opened)) if opened else None,
+        oldest_ready_seconds=max(0.0, now - min(ready)) if ready else None,
+    )
 
 
 def metrics_text(buffer: Buffer) -> str:

@@ -1,7 +1,27 @@
 """What every server of penstock has in common: who may come in, how much they may bring, what an error looks like, how it starts and stops."""
 
-from penstock.httpd.guard import Access, Guard, router
+from penstock.httpd.guard import Access, Guard
+from penstock.httpd.limits import Limits
 from penstock.httpd.replies import error_body, error_reply, msgpack_reply, reply
+from penstock.httpd.routing import ScopedRoute, check_scope, router, scoped
 from penstock.httpd.serving import bind, serve_app
+from penstock.httpd.tokens import Scope, Token, read_tokens
 
-__all__ = ["Access", "Guard", "bind", "error_body", "error_reply", "msgpack_reply", "reply", "router", "serve_app"]
+__all__ = [
+    "Access",
+    "Guard",
+    "Limits",
+    "Scope",
+    "ScopedRoute",
+    "Token",
+    "bind",
+    "check_scope",
+    "error_body",
+    "error_reply",
+    "msgpack_reply",
+    "read_tokens",
+    "reply",
+    "router",
+    "scoped",
+    "serve_app",
+]

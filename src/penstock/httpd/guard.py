@@ -1,26 +1,26 @@
 """The door of a server: an ASGI layer around an app that lets in who may come in, with what they may bring.
 
 Checked in this order: Host and Origin, the token (but for `/livez`), compression, the size of the body (counted while it arrives, so that a chunked
-one has a limit too). Whatever an app raises leaves as an error with a request id; what we did not foresee is logged with it and told as 500.
+one has a limit too). What the token allows stands in `scope["state"]["scopes"]`, where routes look (`httpd.scoped`). Whatever an app raises leaves
+as an error with a request id; what we did not foresee is logged with it and told as 500.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Router
-from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
-from penstock.errors import ConfigError, LimitError, PenstockError, UnknownError
+from penstock.errors import ConfigError, ForbiddenError, InputError, LimitError, MediaTypeError, PenstockError, UnauthorizedError
+from penstock.httpd.limits import Limits
 from penstock.httpd.replies import error_body, error_reply, reply
+from penstock.httpd.tokens import ALL_SCOPES, Scope, Token, allowed
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,22 @@ class Access:
     host: str = "127.0.0.1"
     """Address to bind. Anything but loopback needs a token."""
     token: str | None = None
-    """What clients must send as `Authorization: Bearer ...`; None on loopback."""
+    """What clients must send as `Authorization: Bearer ...` to do anything at all."""
+    tokens: tuple[Token, ...] = ()
+    """Further tokens, each with its scopes. Without any token, on loopback, everybody may do everything."""
     max_body_bytes: int = 16 * 1024 * 1024
     """Larger requests are refused with 413."""
+    limits: Limits = field(default_factory=Limits)
+    """What a connection may cost before its request is looked at."""
 
     def __post_init__(self) -> None:
-        if not self.is_loopback and not self.token:
+        if not self.is_loopback and not self.known_tokens:
             raise ConfigError(f"host {self.host} is not loopback: a server that others can reach needs a token")
+
+    @property
+    def known_tokens(self) -> tuple[Token, ...]:
+        """All tokens that are taken."""
+        return (*self.tokens, Token(value=self.token)) if self.token else self.tokens
 
     @property
     def is_loopback(self) -> bool:
@@ -55,19 +64,21 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._tokens = access.known_tokens
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request_id = secrets.token_hex(8)
-        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope["path"], headers, request_id)
-        if refusal is not None:
+        try:
+            scopes = self._admitted(scope["path"], headers)
+        except InputError as refusal:
             await _drain(receive, 4 * self._access.max_body_bytes)
-            await refusal(scope, receive, send)
+            await error_reply(refusal, request_id)(scope, receive, send)
             return
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id, "scopes": scopes}
         started = False
 
         async def watched_send(message: Message) -> None:
@@ -83,29 +94,32 @@ class Guard:
             if error.http_status >= 500:
                 log.error("request %s: %s", request_id, error)
             await error_reply(error, request_id)(scope, receive, send)
+        except ClientDisconnect:
+            log.info("request %s: the client left before it had sent everything", request_id)
         except Exception:
             log.exception("request %s failed", request_id)
             if started:
                 raise
             await reply(error_body("internal", "this is our mistake; the log has it under the request id", request_id), 500)(scope, receive, send)
 
-    def _refusal(self, path: str, headers: dict[str, str], request_id: str) -> Response | None:
-        if self._access.is_loopback and not _is_loopback(urlsplit(f"//{headers.get('host', 'localhost')}").hostname or ""):
+    def _admitted(self, path: str, headers: dict[str, str]) -> frozenset[Scope]:
+        """What the request may do. Raises `InputError` if it may not even come in."""
+        if self._access.is_loopback and not _is_loopback(_host_name(headers.get("host", "localhost"))):
             # A page in a browser can reach loopback under its own name; its Host tells it apart.
-            return reply(error_body("forbidden", "this server answers to loopback names only", request_id), 403)
+            raise ForbiddenError("this server answers to loopback names only")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            return reply(error_body("forbidden", "requests from other origins are refused", request_id), 403)
-        if self._access.token is not None and path not in OPEN_PATHS:
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._access.token.encode()):
-                return reply(error_body("unauthorized", "a token is needed: Authorization: Bearer ...", request_id), 401, {"WWW-Authenticate": "Bearer"})
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+            raise ForbiddenError("requests from other origins are refused")
+        scopes = ALL_SCOPES if not self._tokens else allowed(headers.get("authorization", ""), self._tokens)
+        if not scopes and path not in OPEN_PATHS:
+            raise UnauthorizedError("a token is needed: Authorization: Bearer ...")
         if headers.get("content-encoding", "identity") != "identity":
-            return reply(error_body("encoding", "compressed bodies are not read; send it plain", request_id), 415)
+            raise MediaTypeError("compressed bodies are not read; send it plain")
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._access.max_body_bytes:
-            return error_reply(self._too_large(), request_id)
-        return None
+        # By its digits first: Python refuses to read a number of thousands of them.
+        if length.isdecimal() and (len(length) > 15 or int(length) > self._access.max_body_bytes):
+            raise self._too_large()
+        return scopes
 
     def _limited(self, receive: Receive) -> Receive:
         """`receive` that stops at the limit, whatever the headers said."""
@@ -134,13 +148,12 @@ async def _drain(receive: Receive, limit: int) -> None:
         more = message.get("more_body", False)
 
 
-def router(routes: Sequence[BaseRoute], lifespan: Lifespan[Any] | None = None) -> Router:
-    """An app of `routes` to put behind a `Guard`. (A `Starlette` would answer 500 for every error before the guard sees it.)"""
-    return Router(routes, default=_no_such_path, lifespan=lifespan)
-
-
-async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    raise UnknownError(f"no path {scope['path'][:200]!r} for {scope['method']}")
+def _host_name(host: str) -> str:
+    """The name in a `Host` header, without its port; empty if it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from penstock.errors import LimitError, PenstockError
+from penstock.errors import LimitError, MethodError, PenstockError, UnauthorizedError
 
 
 def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -27,7 +27,17 @@ def error_body(code: str, message: str, request_id: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "request_id": request_id}}
 
 
+def error_headers(error: PenstockError) -> dict[str, str]:
+    """What an error says beside its body: when to come back, which methods there are, what kind of token is asked for."""
+    if isinstance(error, LimitError):
+        return {"Retry-After": str(math.ceil(error.retry_after_seconds))}
+    if isinstance(error, MethodError):
+        return {"Allow": ", ".join(error.allowed)}
+    if isinstance(error, UnauthorizedError):
+        return {"WWW-Authenticate": "Bearer"}
+    return {}
+
+
 def error_reply(error: PenstockError, request_id: str) -> Response:
     """An error as the status that its class stands for. Sentences of ours only: no traceback, path or secret."""
-    headers = {"Retry-After": str(math.ceil(error.retry_after_seconds))} if isinstance(error, LimitError) else {}
-    return reply(error_body(error.code, str(error), request_id), error.http_status, headers)
+    return reply(error_body(error.code, str(error), request_id), error.http_status, error_headers(error))

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp
 
 from penstock.errors import ConfigError
 from penstock.httpd.guard import Access, Guard
+from penstock.httpd.limits import allow_descriptors, protocol_under
 
 DRAIN_SECONDS = 8
 """Requests under way may end in this time after SIGTERM; a process is gone within 10 s."""
@@ -49,15 +51,16 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, port_file: Path | None = None, max_connections: int = 4096) -> None:
+async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, port_file: Path | None = None) -> None:
     """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken."""
+    limits = replace(access.limits, max_connections=allow_descriptors(access.limits))
     config = uvicorn.Config(
         Guard(app, access),
         log_level="warning",
         access_log=False,
-        http="httptools",
-        limit_concurrency=max_connections,
-        timeout_keep_alive=75,
+        http=protocol_under(limits),
+        ws="none",
+        timeout_keep_alive=limits.keep_alive_seconds,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
     )

@@ -7,7 +7,7 @@ Servers, clients and stores call these; nothing else in penstock imports a codec
 requests and replies are declared beside the part that answers them.
 """
 
-from penstock.wire._bare import ContentType, join_items, read_body, split_items, write_body
+from penstock.wire._bare import ContentType, items_head, join_items, packed_item, read_body, split_items, write_body
 from penstock.wire._canonical import canonical_json, checksum, digest
 from penstock.wire._envelope import SCHEMA, check_noun, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
 from penstock.wire._rules import check_id
@@ -26,8 +26,10 @@ __all__ = [
     "digest",
     "encode_json",
     "encode_msgpack",
+    "items_head",
     "join_items",
     "kind_of",
+    "packed_item",
     "parse_json",
     "read_body",
     "split_items",

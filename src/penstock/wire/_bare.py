@@ -51,7 +51,20 @@ def split_items(body: bytes, content_type: ContentType) -> list[bytes]:
             return [bytes(item) for item in msgspec.json.decode(body, type=list[msgspec.Raw])]
         return msgspec.msgpack.decode(body, type=list[bytes])
     except (msgspec.DecodeError, RecursionError) as error:
+        if content_type == "json":
+            # It says what is wrong and where: a NaN is a wrong value, a cut off body is not JSON.
+            parse_json(body)
         raise MalformedError(f"the body is not a {content_type} array of encoded items: {error}") from None
+
+
+def items_head(count: int) -> bytes:
+    """How `join_items` begins in msgpack, for `count` items that are sent one by one as they come to hand, each as `packed_item`."""
+    return bytes((0x90 | count,)) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def packed_item(item: bytes) -> bytes:
+    """One item of such a body."""
+    return msgspec.msgpack.encode(item)
 
 
 def join_items(items: Sequence[bytes], content_type: ContentType = "msgpack") -> bytes:

@@ -1,0 +1,220 @@
+"""Routes of those who make rollouts: groups, sessions, slots, rollouts, the journal of an episode."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock import ledger as law
+from penstock.buffer import api
+from penstock.buffer.core import Buffer, Pending
+from penstock.buffer.intake import rollout_intake
+from penstock.buffer.routes.reading import RUN, body_of, check_count, check_run, check_wait, content_type, id_of, query_number, run_of
+from penstock.buffer.service import BufferService
+from penstock.errors import InputError, InvalidError, LimitError
+from penstock.httpd import Scope, error_body, msgpack_reply, reply
+from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
+from penstock.types import JournalEntry, Rollout, SessionRecord
+from penstock.wire import ContentType, check_id, join_items, split_items
+
+MOST_SLOTS = 4096
+"""Slots that one claim may ask for."""
+
+
+async def _open_groups(service: BufferService, request: Request) -> Response:
+    run, wanted = run_of(request), await body_of(request, api.OpenGroups)
+    decided: list[Pending[law.Opened]] = []
+    waiting = None
+    for group in wanted.groups:
+        check_id(group.id, "id")
+        check_id(group.environment, "environment")
+        check_id(group.problem_id, "problem_id")
+        options = {field.name: getattr(group, field.name) for field in dataclasses.fields(group) if field.name != "id"}
+        try:
+            decided.append(service.decided(partial(Buffer.open_group, run=run, group_id=group.id, **options)))
+        except LimitError as error:
+            waiting = str(error)
+            break
+        except InputError:
+            await service.settled()
+            raise
+    await check_run(service, run)
+    answers = [await service.durable(pending) for pending in decided]
+    return reply(api.GroupsOpened(opened=len(answers), created=sum(answer.created for answer in answers), waiting=waiting))
+
+
+async def _open_session(service: BufferService, request: Request) -> Response:
+    run, wanted = run_of(request), await body_of(request, api.OpenSession)
+    return reply(await service.told(lambda buffer: buffer.open_session(run, check_id(wanted.session, "session"), check_id(wanted.worker, "worker"))))
+
+
+async def _beat(service: BufferService, request: Request) -> Response:
+    run, session = run_of(request), id_of(request, "session")
+    return reply(await service.looked(lambda buffer: buffer.beat(run, session)))
+
+
+async def _claim(service: BufferService, request: Request) -> Response:
+    run, session, wanted = run_of(request), id_of(request, "session"), await body_of(request, api.Claim)
+    check_count(wanted.count, "count", MOST_SLOTS)
+    slots = await service.polled(
+        lambda buffer: buffer.claim(run, session, wanted.count, wanted.environments, number=wanted.number), bool, check_wait(wanted.wait_seconds)
+    )
+    return reply(api.Claimed(slots=tuple(_slot(slot) for slot in slots)))
+
+
+def _slot(slot: law.Slot) -> api.ClaimedSlot:
+    group = slot.group
+    return api.ClaimedSlot(
+        group_id=group.id,
+        environment=group.environment,
+        problem_id=group.problem_id,
+        purpose=group.purpose,
+        member=slot.member,
+        retry=slot.retry,
+        seed=slot.seed,
+    )
+
+
+async def _release_session(service: BufferService, request: Request) -> Response:
+    run, session = run_of(request), id_of(request, "session")
+    return reply(await service.told(lambda buffer: buffer.release(run, session)))
+
+
+async def _write_rollouts(service: BufferService, request: Request) -> Response:
+    """Each rollout is answered on its own. The status tells of a refusal only if nothing at all was taken: then it is that of the first."""
+    run, form = run_of(request), content_type(request)
+    await check_run(service, run)
+    decided = [_decide_write(service, run, body, form) for body in split_items(await request.body(), form)]
+    await service.settled()
+    answers = tuple([await _written(service, answer) for answer in decided])
+    refusals = [answer for answer in decided if isinstance(answer, InputError)]
+    if not refusals or len(refusals) < len(decided):
+        return reply(api.WrittenAll(rollouts=answers))
+    first = refusals[0]
+    error = error_body(first.code, str(first), request.state.request_id)
+    return reply({**error, "rollouts": answers}, first.http_status, {"Retry-After": "1"} if isinstance(first, LimitError) else None)
+
+
+def _decide_write(service: BufferService, run: str, body: bytes, form: ContentType) -> Pending[law.Accepted] | InputError:
+    try:
+        rollout, payload = rollout_intake(run, body, form)
+        return service.decided(lambda buffer: buffer.accept(run, rollout, payload))
+    except InputError as error:
+        return error
+
+
+async def _written(service: BufferService, answer: Pending[law.Accepted] | InputError) -> api.Written:
+    if isinstance(answer, InputError):
+        return api.Written(uid=None, code=answer.code, message=str(answer))
+    accepted = await service.durable(answer)
+    rollout = accepted.rollout
+    return api.Written(uid=rollout.uid, digest=rollout.digest, duplicate=accepted.duplicate, stale=rollout.stale)
+
+
+async def _append_journal(service: BufferService, request: Request) -> Response:
+    run, episode = run_of(request), id_of(request, "episode")
+    first = query_number(request, "index")
+    items = split_items(await request.body(), content_type(request))
+    await check_run(service, run)
+    known = len(service.buffer.store.journal(run, episode))
+    if first > known:
+        raise InvalidError(f"index: the journal of {episode} has {known} entries, so the next is {known}, not {first}")
+    entries = [JournalEntry(run=run, episode=episode, index=first + place, body=item) for place, item in enumerate(items)]
+    await service.told(lambda buffer: buffer.append_journal(run, entries))
+    return reply(api.JournalLength(entries=max(known, first + len(items))))
+
+
+async def _journal(service: BufferService, request: Request) -> Response:
+    run, episode = run_of(request), id_of(request, "episode")
+    await check_run(service, run)
+    return msgpack_reply(join_items([entry.body for entry in service.buffer.store.journal(run, episode)]))
+
+
+_SESSION = RUN + "/sessions/{session}"
+
+OPERATIONS: tuple[Operation[BufferService], ...] = (
+    Operation(
+        method="POST",
+        path=RUN + "/groups",
+        call=_open_groups,
+        needs=Scope.PRODUCE,
+        summary="Open groups, in order, as far as credits last. Opening one twice opens it once.",
+        body=Body(noun=api.OpenGroups),
+        answer=Body(noun=api.GroupsOpened),
+        refuses=(409,),
+    ),
+    Operation(
+        method="POST",
+        path=RUN + "/sessions",
+        call=_open_session,
+        needs=Scope.PRODUCE,
+        summary="Start a worker's session, or renew it.",
+        body=Body(noun=api.OpenSession),
+        answer=Body(noun=SessionRecord),
+        refuses=(409,),
+    ),
+    Operation(
+        method="POST",
+        path=_SESSION + "/beat",
+        call=_beat,
+        needs=Scope.PRODUCE,
+        summary="The worker is alive.",
+        answer=Body(noun=SessionRecord),
+        refuses=(409,),
+    ),
+    Operation(
+        method="POST",
+        path=_SESSION + "/claim",
+        call=_claim,
+        needs=Scope.PRODUCE,
+        summary="Slots to fill; waits for the first if asked to.",
+        body=Body(noun=api.Claim),
+        answer=Body(noun=api.Claimed),
+        refuses=(409,),
+    ),
+    Operation(
+        method="POST",
+        path=_SESSION + "/release",
+        call=_release_session,
+        needs=Scope.PRODUCE,
+        summary="The worker leaves; its slots are handed out again.",
+        answer=Body(noun=SessionRecord),
+    ),
+    Operation(
+        method="POST",
+        path=RUN + "/rollouts",
+        call=_write_rollouts,
+        needs=Scope.PRODUCE,
+        summary="Store rollouts. Durable when it is answered; the same again changes nothing.",
+        text=(
+            "Each is answered on its own, in order. If every one was refused, the status is that of the first refusal, and the body has both `error` and"
+            " `rollouts`. In msgpack the body is an array of byte strings, an encoded rollout each."
+        ),
+        body=Body(noun=Rollout, media=(JSON, MSGPACK), enveloped=True, several=True),
+        answer=Body(noun=api.WrittenAll),
+        refuses=(409,),
+    ),
+    Operation(
+        method="POST",
+        path=RUN + "/journal/{episode}",
+        call=_append_journal,
+        needs=Scope.PRODUCE,
+        summary="Append to the journal of an episode that is under way.",
+        text="The same entries at the same index again change nothing.",
+        body=Body(media=(JSON, MSGPACK), several=True),
+        answer=Body(noun=api.JournalLength),
+        query=(Query(name="index", text="Place of the first entry in the journal.", kind="integer"),),
+        refuses=(409,),
+    ),
+    Operation(
+        method="GET",
+        path=RUN + "/journal/{episode}",
+        call=_journal,
+        needs=Scope.PRODUCE,
+        summary="The journal of an episode: an array of byte strings.",
+        answer=Body(media=(MSGPACK,)),
+    ),
+)

@@ -1,0 +1,232 @@
+"""How long a client may take and how much it may send before anybody looks at it: an HTTP protocol that ends connections which cost too much.
+
+    waits for the first byte, or for the rest of the headers    header_seconds, max_header_bytes    408, 431
+    waits for the rest of the body                              body_seconds                        408
+    waits for the client to read what was written               stalled_seconds                     cut off
+    waits for the next request                                  keep_alive_seconds                  closed
+    one connection too many                                     max_connections                     503, Retry-After
+
+The parser underneath has no limit of its own: it collects a header of any size. A request that arrives in one piece costs no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import resource
+import secrets
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from penstock.errors import LimitError, MalformedError, PenstockError
+from penstock.httpd.replies import error_body, error_headers
+
+LINGER_SECONDS = 1.0
+"""After a refusal, what the client still sends is read away for so long: a client that is cut off while it sends never sees why."""
+MOST_LINGERING = 64
+"""Connections over the limit that get a sentence; those beyond are cut off at once."""
+SPARE_DESCRIPTORS = 256
+"""Descriptors that are left for files, the store and our own connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a connection may cost."""
+
+    max_header_bytes: int = 64 * 1024
+    """Request line and headers; more is refused with 431."""
+    header_seconds: float = 9.0
+    """Headers must have arrived by then; a connection that says nothing is closed after it, too."""
+    body_seconds: float = 29.0
+    """The body must have arrived so long after the headers."""
+    stalled_seconds: float = 60.0
+    """A client that reads nothing of its answer for so long is cut off."""
+    keep_alive_seconds: int = 75
+    """An idle connection is closed after this."""
+    max_connections: int = 4096
+    """One more is answered with 503."""
+
+
+class _Phase(Enum):
+    IDLE = 0
+    HEADERS = 1
+    BODY = 2
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """`HttpToolsProtocol` under `limits`. See the module's docstring."""
+
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there."""
+        super().connection_made(transport)
+        self._phase = _Phase.IDLE
+        self._requests = 0
+        """Requests that have arrived whole."""
+        self._header_bytes = 0
+        """Of the headers that were read so far."""
+        self._unread_bytes = 0
+        """Received for headers that are not read yet."""
+        self._refused = False
+        self._timed: tuple[int, _Phase] | None = None
+        """What the timer waits for."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        excess = len(self.connections) - self.limits.max_connections
+        if excess > MOST_LINGERING:
+            self._refused = True
+            transport.abort()
+        elif excess > 0:
+            self._refuse(LimitError(f"{self.limits.max_connections} connections are open; try again later", http_status=503))
+        else:
+            self._timer = self.loop.call_later(self.limits.header_seconds, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        for timer in (self._timer, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a client."""
+        if self._refused:
+            return
+        requests = self._requests
+        super().data_received(data)
+        if self._phase is _Phase.HEADERS and self._requests == requests:
+            self._unread_bytes += len(data)
+        if max(self._unread_bytes, self._header_bytes) > self.limits.max_header_bytes:
+            self._refuse(LimitError(f"the headers are over the limit of {self.limits.max_header_bytes} bytes", http_status=431))
+        elif not self._refused:
+            self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP gets our shape of an error."""
+        self._refuse(MalformedError("this is not an HTTP request that can be read"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing here upgrades; the request is answered as it stands."""
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._phase, self._header_bytes, self._unread_bytes = _Phase.HEADERS, 0, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request line."""
+        self._header_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A whole header."""
+        self._header_bytes += len(name) + len(value) + 4
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """All headers are there: the app is started, unless they are too large."""
+        self._phase, self._unread_bytes = _Phase.BODY, 0
+        if self._header_bytes <= self.limits.max_header_bytes:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if self._header_bytes <= self.limits.max_header_bytes:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has arrived whole."""
+        self._phase = _Phase.IDLE
+        self._requests += 1
+        if self._header_bytes <= self.limits.max_header_bytes:
+            super().on_message_complete()
+
+    # Called by the transport
+
+    def pause_writing(self) -> None:
+        """The client does not read what was written."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.limits.stalled_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    # Inside
+
+    def _watch(self) -> None:
+        """Set the timer for what the connection waits for now."""
+        waits_for = (self._requests, self._phase)
+        if waits_for == self._timed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timed = waits_for
+        if self._phase is not _Phase.IDLE:
+            seconds = self.limits.header_seconds if self._phase is _Phase.HEADERS else self.limits.body_seconds
+            self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        if self.flow.read_paused:
+            # It is we who do not read: the client has done its part.
+            self._timer = self.loop.call_later(self.limits.body_seconds, self._too_slow)
+            return
+        missing = "body" if self._phase is _Phase.BODY else "headers"
+        seconds = self.limits.body_seconds if self._phase is _Phase.BODY else self.limits.header_seconds
+        self._refuse(LimitError(f"the {missing} did not arrive within {seconds:g} s", http_status=408))
+
+    def _refuse(self, error: PenstockError) -> None:
+        """Say why, and end the connection."""
+        self._refused = True
+        if self._timer is not None:
+            self._timer.cancel()
+        cycle: Any = self.cycle
+        answering = cycle is not None and not cycle.response_complete
+        if answering:
+            # Whoever reads the body is told that no more comes, and writes to nobody.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if answering and cycle.response_started:
+            self.transport.abort()
+            return
+        self.transport.write(_raw_reply(error))
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+
+def protocol_under(limits: Limits) -> type[LimitedProtocol]:
+    """The protocol for a server with these limits."""
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
+
+
+def allow_descriptors(limits: Limits) -> int:
+    """Let this process have as many descriptors as its connections need, as far as the system allows; gives the connections that there is room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + MOST_LINGERING + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    room = limits.max_connections if soft == resource.RLIM_INFINITY else soft - MOST_LINGERING - SPARE_DESCRIPTORS
+    return max(1, min(limits.max_connections, room))
+
+
+def _raw_reply(error: PenstockError) -> bytes:
+    body = msgspec.json.encode(error_body(error.code, str(error), secrets.token_hex(8)))
+    lines = [f"HTTP/1.1 {error.http_status} {http.HTTPStatus(error.http_status).phrase}", "content-type: application/json", f"content-length: {len(body)}"]
+    lines += [f"{name.lower()}: {value}" for name, value in error_headers(error).items()]
+    return "\r\n".join([*lines, "connection: close", "", ""]).encode() + body

@@ -1,0 +1,86 @@
+"""A server's routes as a table: what each is for, needs, takes and gives. The app and its OpenAPI document are made from the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.httpd.routing import ScopedRoute, scoped
+from penstock.httpd.tokens import Scope
+
+Service = TypeVar("Service")
+Handler = Callable[[Service, Request], Awaitable[Response]]
+
+JSON = "application/json"
+MSGPACK = "application/msgpack"
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """What a request brings, or an answer gives."""
+
+    noun: Any = None
+    """Type of the value in JSON; None: of no fixed form."""
+    media: tuple[str, ...] = (JSON,)
+    """Content types, the first being the usual one."""
+    enveloped: bool = False
+    """Whether the noun comes in an envelope with schema and kind."""
+    several: bool = False
+    """Whether it is an array of them."""
+    text: str = ""
+    """What the types do not tell."""
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A parameter behind the question mark."""
+
+    name: str
+    text: str
+    kind: Literal["string", "integer", "number"] = "string"
+    several: bool = False
+    choices: tuple[str, ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Generic[Service]):
+    """One route."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    """With parameters as `{name}`, `{name:int}` or, for an id with slashes, `{name:path}`."""
+    call: Handler[Service]
+    needs: Scope | None
+    summary: str
+    """A sentence."""
+    text: str = ""
+    """What else there is to know."""
+    body: Body | None = None
+    answer: Body = Body()
+    query: tuple[Query, ...] = ()
+    refuses: tuple[int, ...] = ()
+    """Statuses beyond those that follow from its form."""
+
+    @property
+    def name(self) -> str:
+        """Its name for machines."""
+        return self.call.__name__.strip("_")
+
+
+def routes_of(operations: Sequence[Operation[Service]], service: Service) -> list[ScopedRoute]:
+    """The routes of a table, answered by `service`."""
+    return [scoped(operation.path, _endpoint(operation.call, service), operation.needs, methods=[operation.method]) for operation in operations]
+
+
+def _endpoint(call: Handler[Service], service: Service) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await call(service, request)
+
+    return endpoint
