@@ -17,7 +17,8 @@ from penstock import ledger as law
 from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
 from penstock.errors import ConflictError, CorruptError, InputError, StoreError, UnknownError
-from penstock.ledger import Decision, Ledger
+from penstock.ledger import Decision, Ledger, arrivals
+from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
 from penstock.ledger.groups import content_digest
 from penstock.types import (
     AnnotationRecord,
@@ -74,6 +75,8 @@ class Buffer:
         self._now = now
         self._on_batch = on_batch
         self._ledgers: dict[str, Ledger] = {}
+        self.lives = 1
+        """How often the ledgers were loaded: whoever keeps something beside them must make it anew when this changes."""
         self._line: Future[None] = _done()
         """The newest submit: when it is durable, so is everything before it."""
         self._load()
@@ -82,6 +85,7 @@ class Buffer:
         """After a failed commit: forget what is not durable and go on from disk. Raises `StoreError` while the disk refuses."""
         self.store.reopen()
         self._line = _done()
+        self.lives += 1
         self._ledgers.clear()
         self._load()
 
@@ -226,6 +230,22 @@ class Buffer:
         """End every lease whose deadline has passed, in all runs."""
         decided = [(run, law.expire_leases(ledger, self._now())) for run, ledger in self._ledgers.items()]
         return [self._submit(run, decision) for run, decision in decided if decision.reply]
+
+    def has(self, run: str) -> bool:
+        """Whether the run was opened."""
+        return run in self._ledgers
+
+    def arrive(self, run: str, rules: ArrivalRules, item: Item) -> Pending[Arrived]:
+        """See `ledger.arrivals.arrive`."""
+        return self._submit(run, arrivals.arrive(self.ledger(run), self.store, rules, item, self._now()))
+
+    def time_out(self, run: str, rules: ArrivalRules, environment: str) -> Pending[tuple[GroupRecord, ...]]:
+        """See `ledger.arrivals.time_out`."""
+        return self._submit(run, arrivals.time_out(self.ledger(run), rules, environment, self._now()))
+
+    def read(self, run: str, reading: Reading, reader: str) -> Pending[LeaseRecord | None]:
+        """See `ledger.arrivals.read`."""
+        return self._submit(run, arrivals.read(self.ledger(run), self.store, reading, reader, self._now()))
 
     def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[None]:
         """Append to the journals of episodes. The same entries again change nothing."""

@@ -149,10 +149,10 @@ def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, n
     return _open(ledger, rules, fresh, item, payload, now)
 
 
-def time_out(ledger: Ledger, rules: ArrivalRules, now: float) -> Decision[tuple[GroupRecord, ...]]:
-    """Finish the open groups that got no item for too long: ready, or dropped if they have too few. Call it again while it gives any."""
+def time_out(ledger: Ledger, rules: ArrivalRules, environment: str, now: float) -> Decision[tuple[GroupRecord, ...]]:
+    """Finish the environment's open groups that got no item for too long: ready, or dropped if they have too few. Call it again while it gives any."""
     ended: list[GroupRecord] = []
-    for group_id, tray in ledger.trays.items():
+    for group_id, tray in ledger.trays.get(environment, {}).items():
         if tray.last_write_at + rules.group_timeout_seconds > now or len(ended) == TIMED_OUT_AT_ONCE:
             break
         group = finished(ledger, ledger.groups[group_id], now, ready_order=ledger.last_ready_order + 1 + len(ended), timed_out=True)
@@ -188,7 +188,7 @@ def read(ledger: Ledger, past: Past, reading: Reading, reader: str, now: float) 
 
 def finished(ledger: Ledger, group: GroupRecord, now: float, *, ready_order: int, timed_out: bool = False) -> GroupRecord:
     """An open group with what has arrived so far, ready."""
-    tray = ledger.trays[group.id]
+    tray = ledger.trays[group.environment][group.id]
     return _ready(group, replace(_arrival(group, tray), timed_out=timed_out), tray.lines, now, ready_order)
 
 
@@ -200,7 +200,7 @@ def _arrival(group: GroupRecord, tray: Tray) -> Arrival:
 def _join(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, group: GroupRecord, item: Item, payload: Payload, now: float) -> Decision[Arrived]:
     if group.state is GroupState.READY:
         return _join_ready(ledger, past, group, item, payload, now)
-    tray = ledger.trays[group.id]
+    tray = ledger.trays[group.environment][group.id]
     rollout, member = _settled(ledger, group.id, len(tray.rewards), item, now, item.failure)
     if len(tray.rewards) + 1 < _enough(rules, group):
         return Decision(Arrived(rollout), (payload, rollout, member))

@@ -127,8 +127,8 @@ class Ledger:
         """Those that are taken."""
         self.last_fence = 0
         self.readers: dict[str, ReaderRecord] = {}
-        self.trays: OrderedDict[str, Tray] = OrderedDict()
-        """By open group whose members are issued as they arrive; the one that was written to last stands last."""
+        self.trays: dict[str, OrderedDict[str, Tray]] = {}
+        """By environment and open group whose members are issued as they arrive; the one that was written to last stands last."""
         self.taking: dict[tuple[str, str], str] = {}
         """By environment and problem: the group that takes the next item to arrive."""
         self.arrived_items = 0
@@ -295,18 +295,23 @@ class Ledger:
         self.arrived_items += 0 if group.state in ENDED else len(arrival.rewards)
         self.arrived_bytes += 0 if group.state in ENDED else arrival.num_bytes
         if group.state is GroupState.OPEN:
-            self.trays[group.id] = Tray(last_write_at=group.opened_at)
+            self.trays.setdefault(group.environment, OrderedDict())[group.id] = Tray(last_write_at=group.opened_at)
         if takes_items(group):
             self.taking[group.environment, group.problem_id] = group.id
 
     def _unindex_arrival(self, old: GroupRecord, arrival: Arrival) -> None:
-        tray = self.trays.pop(old.id, None)
+        trays = self.trays.get(old.environment)
+        tray = trays.pop(old.id, None) if trays else None
         self.arrived_items -= len(arrival.rewards if tray is None else tray.rewards)
         self.arrived_bytes -= arrival.num_bytes if tray is None else tray.num_bytes
         if takes_items(old):
             self.taking.pop((old.environment, old.problem_id), None)
 
-    def _fill_tray(self, tray: Tray, rollout: RolloutRecord) -> None:
+    def _fill_tray(self, rollout: RolloutRecord) -> None:
+        trays = self.trays.get(rollout.environment)
+        tray = trays.get(rollout.group_id) if trays else None
+        if trays is None or tray is None:
+            return
         if not rollout.kept:
             tray.refused.append(rollout.member)
         tray.rewards.append(rollout.reward)
@@ -314,14 +319,15 @@ class Ledger:
         tray.last_write_at = rollout.stored_at
         if rollout.status.usable:
             tray.lines.append(content_line(rollout))
-        self.trays.move_to_end(rollout.group_id)
+        trays.move_to_end(rollout.group_id)
         self.arrived_items += 1
         self.arrived_bytes += rollout.num_bytes
 
     def restart_arrivals(self, now: float) -> None:
         """Count the silence of every open group from now on, after the store was down."""
-        for tray in self.trays.values():
-            tray.last_write_at = now
+        for trays in self.trays.values():
+            for tray in trays.values():
+                tray.last_write_at = now
 
     def _forget_members(self, group: GroupRecord) -> None:
         self.members.pop(group.id, None)
@@ -366,9 +372,7 @@ class Ledger:
 
     def _index_rollout(self, rollout: RolloutRecord) -> None:
         if rollout.form == "item":
-            tray = self.trays.get(rollout.group_id)
-            if tray is not None:
-                self._fill_tray(tray, rollout)
+            self._fill_tray(rollout)
         elif rollout.group_id in self.groups:
             self.rollouts[rollout.uid] = rollout
             self.rollouts_of.setdefault(rollout.group_id, []).append(rollout)

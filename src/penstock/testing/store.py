@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, is_settled, places
+from penstock.buffer.store.protocol import StoredBody
 from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
 from penstock.errors import ConflictError, CorruptError, InvariantError, PenstockError, StoreError, StoreFullError, UnknownError
 from penstock.testing._log import Frame, LogCodec
@@ -188,6 +189,21 @@ class MemoryStore:
             raise UnknownError(f"run {run!r} has no payload {uid!r}")
         return found
 
+    def bodies(self, run: str, group_ids: Sequence[str]) -> dict[str, list[StoredBody]]:
+        stored = {group_id: self._durable(("rollout", run, group_id), RolloutRecord) for group_id in group_ids}
+        return {
+            group_id: [StoredBody(each.uid, each.digest, self.payload(run, each.uid).body) for each in sorted(found, key=by_try)]
+            for group_id, found in stored.items()
+        }
+
+    def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
+        stored = sorted(self._durable(("rollout", run), RolloutRecord), key=lambda rollout: rollout.stored_at, reverse=True)
+        yield from (rollout for rollout in stored if rollout.stored_at > stored_at)
+
+    def groups_since(self, run: str, ready_order: int) -> tuple[GroupRecord, ...]:
+        ready = [group for group in self._durable(("group", run), GroupRecord) if group.ready_order is not None and group.ready_order > ready_order]
+        return tuple(sorted(ready, key=lambda group: group.ready_order or 0))
+
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         return tuple(sorted(self._every(("journal", run, episode), JournalEntry), key=lambda entry: entry.index))
 
@@ -196,9 +212,6 @@ class MemoryStore:
 
     def scan_rollouts(self, run: str) -> Iterator[RolloutRecord]:
         yield from sorted(self._durable(("rollout", run), RolloutRecord), key=lambda rollout: rollout.uid)
-
-    def rollouts_since(self, run: str, stored_at: float) -> tuple[RolloutRecord, ...]:
-        return tuple(sorted((found for found in self.scan_rollouts(run) if found.stored_at > stored_at), key=lambda found: found.stored_at, reverse=True))
 
     def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
         return tuple(group for group in self.scan_groups(run) if group.archive is None and is_settled(group))[:limit]

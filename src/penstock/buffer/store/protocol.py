@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.types import (
     AnnotationRecord,
@@ -20,6 +20,14 @@ from penstock.types import (
     RunRecord,
     Snapshot,
 )
+
+
+class StoredBody(NamedTuple):
+    """Bytes as they were accepted, and their names."""
+
+    uid: str
+    digest: str
+    body: bytes
 
 
 class Store(Protocol):
@@ -75,6 +83,15 @@ class Store(Protocol):
         Raises `UnknownError`, `CorruptError` if they fail their checksum, `RetiredError` if retention gave up their archive file.
         """
 
+    def bodies(self, run: str, group_ids: Sequence[str]) -> dict[str, list[StoredBody]]:
+        """Bytes of every stored rollout of some groups, by group and in the order they were stored. Durable ones only, without damaged ones."""
+
+    def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
+        """The rollouts that were stored later than `stored_at`, the newest first. Durable ones only."""
+
+    def groups_since(self, run: str, ready_order: int) -> tuple[GroupRecord, ...]:
+        """Groups that became ready after the one with this `ready_order`, in that order, whatever became of them. Durable ones only."""
+
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         """Entries of an episode, by index."""
 
@@ -83,9 +100,6 @@ class Store(Protocol):
 
     def scan_rollouts(self, run: str) -> Iterator[RolloutRecord]:
         """All stored rollouts of a run, by uid. Durable ones only."""
-
-    def rollouts_since(self, run: str, stored_at: float) -> tuple[RolloutRecord, ...]:
-        """The rollouts that were stored later than `stored_at`, the newest first. Durable ones only."""
 
     def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
         """The first groups, by `order`, that nothing will happen to any more and whose bytes are still here. Durable ones only."""

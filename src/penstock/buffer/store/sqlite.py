@@ -44,6 +44,7 @@ from penstock.buffer.store._rows import (
 )
 from penstock.buffer.store._writer import Bounds, Writer
 from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, places
+from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import CorruptError, PenstockError, RetiredError, StoreError, UnknownError
 from penstock.types import (
     AnnotationRecord,
@@ -203,6 +204,44 @@ class SqliteStore:
         found = None if row is None else payload_of(row)
         return found if isinstance(found, Moved) else None
 
+    def bodies(self, run: str, group_ids: Sequence[str]) -> dict[str, list[StoredBody]]:
+        columns = ", ".join(f"payloads.{column}" for column in PAYLOAD_COLUMNS.split(", "))
+        query = f"""SELECT rollouts.group_id, rollouts.rowid, {columns}
+            FROM rollouts JOIN payloads ON payloads.run = rollouts.run AND payloads.uid = rollouts.uid
+            WHERE rollouts.run = ? AND rollouts.group_id IN ({", ".join("?" * len(group_ids))})"""
+        with self._readers.connection() as connection:
+            rows = connection.execute(query, (run, *group_ids)).fetchall()
+        found: dict[str, list[StoredBody]] = {group_id: [] for group_id in group_ids}
+        # Sorted here: the database would carry the bodies through its sorter.
+        for group_id, _, *row in sorted(rows, key=lambda row: row[1]):
+            try:
+                payload = payload_of(tuple(row))
+                payload = self._archived(payload) if isinstance(payload, Moved) else payload
+            except CorruptError as error:
+                self._note_damage("payload", run, str(row[1]), error, row[-1])
+                continue
+            found[group_id].append(StoredBody(payload.uid, payload.digest, payload.body))
+        return found
+
+    def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
+        last = 1 << 62
+        # Rows are numbered as they come, so the newest are found from the end without an index.
+        while True:
+            with self._readers.connection() as connection:
+                rowids = connection.execute("SELECT rowid FROM rollouts WHERE rowid < ? ORDER BY rowid DESC LIMIT ?", (last, _SCAN_PAGE)).fetchall()
+                if not rowids:
+                    return
+                page = self._reads(connection).many(ROLLOUTS, "WHERE run = ? AND rowid < ? AND rowid >= ? ORDER BY rowid DESC", (run, last, rowids[-1][0]))
+            for rollout in page:
+                if rollout.stored_at <= stored_at:
+                    return
+                yield rollout
+            last = rowids[-1][0]
+
+    def groups_since(self, run: str, ready_order: int) -> tuple[GroupRecord, ...]:
+        with self._readers.connection() as connection:
+            return tuple(self._reads(connection).many(GROUPS, "WHERE run = ? AND ready_ord > ? ORDER BY ready_ord", (run, ready_order)))
+
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         entries: dict[Any, Any] = {}
         pending = self._pending(("journal", run, episode))
@@ -237,23 +276,6 @@ class SqliteStore:
                 page = self._reads(connection).many(ROLLOUTS, "WHERE run = ? AND uid > ? AND uid <= ? ORDER BY uid", (run, last, uids[-1][0]))
             yield from page
             last = uids[-1][0]
-
-    def rollouts_since(self, run: str, stored_at: float) -> tuple[RolloutRecord, ...]:
-        found: list[RolloutRecord] = []
-        last = 2**63 - 1
-        # Rows are numbered as they come, so the newest are found from the end without an index.
-        while True:
-            with self._readers.connection() as connection:
-                numbers = connection.execute(
-                    "SELECT rowid FROM rollouts WHERE rowid < ? AND run = ? ORDER BY rowid DESC LIMIT ?", (last, run, _SCAN_PAGE)
-                ).fetchall()
-                if not numbers:
-                    return tuple(found)
-                page = self._reads(connection).many(ROLLOUTS, "WHERE rowid < ? AND rowid >= ? AND run = ? ORDER BY rowid DESC", (last, numbers[-1][0], run))
-            found += [rollout for rollout in page if rollout.stored_at > stored_at]
-            if any(rollout.stored_at <= stored_at for rollout in page):
-                return tuple(found)
-            last = numbers[-1][0]
 
     def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
         with self._readers.connection() as connection:
