@@ -1,73 +1,17 @@
-"""Fast estimators against slow ones in exact rational arithmetic."""
+"""GRPO and RLOO against slow ones in exact rational arithmetic."""
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from decimal import Decimal, localcontext
-from fractions import Fraction
 
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.properties.exact_advantages import LARGEST, assert_close_in_each_group, slow_grpo, slow_rloo
 
 from penstock.advantages import grpo, rloo
-
-LARGEST = float(np.finfo(np.float64).max)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 usual = st.sampled_from([0.0, 1.0, 0.5, -1.0, 0.1, 1 / 3]) | st.floats(-100, 100)
 rewards_and_groups = st.lists(st.tuples(finite | usual, st.integers(0, 4)), max_size=30)
-
-
-def by_group(group: Sequence[int]) -> dict[int, list[int]]:
-    rows: dict[int, list[int]] = defaultdict(list)
-    for row, label in enumerate(group):
-        rows[label].append(row)
-    return rows
-
-
-def as_float(value: Fraction) -> float:
-    return float(max(min(value, Fraction(LARGEST)), -Fraction(LARGEST)))
-
-
-def slow_grpo(rewards: Sequence[float], group: Sequence[int], norm: str, eps: float, ddof: int) -> list[float]:
-    out = [0.0] * len(rewards)
-    for rows in by_group(group).values():
-        mean = sum(Fraction(rewards[row]) for row in rows) / len(rows)
-        for row in rows:
-            deviation = Fraction(rewards[row]) - mean
-            if norm == "mean_norm":
-                out[row] = as_float(deviation)
-            elif len(rows) > ddof and deviation:
-                variance = sum((Fraction(rewards[other]) - mean) ** 2 for other in rows) / (len(rows) - ddof)
-                out[row] = divided(deviation, variance, eps)
-    return out
-
-
-def divided(deviation: Fraction, variance: Fraction, eps: float) -> float:
-    with localcontext() as context:
-        context.prec, context.Emax, context.Emin = 60, 99_999, -99_999
-        std = (Decimal(variance.numerator) / Decimal(variance.denominator)).sqrt()
-        return float(Decimal(deviation.numerator) / Decimal(deviation.denominator) / (std + Decimal(eps)))
-
-
-def slow_rloo(rewards: Sequence[float], group: Sequence[int]) -> list[float]:
-    out = [0.0] * len(rewards)
-    for rows in by_group(group).values():
-        for row in rows:
-            others = [Fraction(rewards[other]) for other in rows if other != row]
-            if others:
-                out[row] = as_float(Fraction(rewards[row]) - sum(others) / len(others))
-    return out
-
-
-def assert_close_in_each_group(got: np.ndarray, want: Sequence[float], group: Sequence[int]) -> None:
-    """Equal to 1e-9 of the largest advantage of the group (and far below that for ordinary rewards)."""
-    assert np.isfinite(got).all()
-    for rows in by_group(group).values():
-        bound = 1e-9 * max(abs(want[row]) for row in rows) + 1e-300
-        for row in rows:
-            assert abs(got[row] / 2 - want[row] / 2) <= bound, (row, got[row], want[row])  # halves: the difference could overflow
 
 
 @settings(max_examples=300, deadline=None)

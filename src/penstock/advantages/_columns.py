@@ -15,6 +15,15 @@ from penstock.types import Float64Array
 
 def finite_column(values: npt.ArrayLike, *, name: str) -> Float64Array:
     """`values` as float64 with one axis; a ValueError names the argument, the first bad row and its value."""
+    return _column(values, name, allow_nan=False)
+
+
+def column_with_gaps(values: npt.ArrayLike, num_rows: int, *, name: str) -> Float64Array:
+    """As `finite_column` with exactly `num_rows` rows, where NaN stands for a value that is not known."""
+    return _of_length(_column(values, name, allow_nan=True), num_rows, name)
+
+
+def _column(values: npt.ArrayLike, name: str, *, allow_nan: bool) -> Float64Array:
     try:
         array = np.asarray(values)
     except ValueError:
@@ -27,9 +36,9 @@ def finite_column(values: npt.ArrayLike, *, name: str) -> Float64Array:
         array = np.array([_number(value, f"{name}[{row}]") for row, value in enumerate(original)])
     with np.errstate(over="ignore"):
         column_N = array.astype(np.float64, copy=False)
-    finite_N = np.isfinite(column_N)
-    if not finite_N.all():
-        row = int(np.argmin(finite_N))
+    allowed_N = ~np.isinf(column_N) if allow_nan else np.isfinite(column_N)
+    if not allowed_N.all():
+        row = int(np.argmin(allowed_N))
         raise ValueError(f"{name}[{row}] is {array[row]}; it must be a finite number")
     return column_N
 
@@ -41,6 +50,25 @@ def _number(value: object, place: str) -> float:
         return float(value)
     except OverflowError:
         raise ValueError(f"{place} is a number beyond the range of float64; it must be a finite number") from None
+
+
+def matching_column(values: npt.ArrayLike, num_rows: int, *, name: str) -> Float64Array:
+    """As `finite_column`, with exactly `num_rows` rows."""
+    return _of_length(finite_column(values, name=name), num_rows, name)
+
+
+def _of_length(column_N: Float64Array, num_rows: int, name: str) -> Float64Array:
+    if len(column_N) != num_rows:
+        raise ValueError(f"{name} has {len(column_N)} values for {num_rows} rows; there must be one per row")
+    return column_N
+
+
+def check_bounds(column_N: Float64Array, *, name: str, least: float) -> None:
+    """Refuse a column with a value below `least`, by row and value."""
+    below_N = column_N < least
+    if below_N.any():
+        row = int(np.argmax(below_N))
+        raise ValueError(f"{name}[{row}] is {column_N[row]}; it must be {least:g} or more")
 
 
 def one_of(value: str, allowed: Iterable[str], *, name: str) -> None:
@@ -61,5 +89,21 @@ def nearest(value: str, words: list[str]) -> str:
 
 def not_negative(value: float, *, name: str) -> None:
     """Refuse a setting below 0, NaN or infinity."""
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} is {value}; it must be a finite number, 0 or more")
+    if not (_is_number(value) and value >= 0):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number, 0 or more")
+
+
+def is_finite(value: float, *, name: str) -> None:
+    """Refuse a setting that is NaN, infinity or no number."""
+    if not _is_number(value):
+        raise ValueError(f"{name} is {value!r}; it must be a finite number")
+
+
+def in_range(value: float, low: float, high: float, *, name: str) -> None:
+    """Refuse a setting outside of `low` to `high`, both included."""
+    if not (_is_number(value) and low <= value <= high):
+        raise ValueError(f"{name} is {value!r}; it must lie in {low:g} to {high:g}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

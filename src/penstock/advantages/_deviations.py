@@ -10,6 +10,21 @@ from penstock.advantages._labels import Groups
 from penstock.types import Float64Array
 
 LARGEST = float(np.finfo(np.float64).max)
+NORMS = ("mean_std_norm", "mean_norm")
+
+
+def saturated(values_N: Float64Array, factor: Float64Array | float = 1.0) -> Float64Array:
+    """`values * factor`, where what is beyond the largest float64 becomes that float."""
+    with np.errstate(over="ignore", under="ignore"):
+        product_N: Float64Array = np.clip(values_N * factor, -LARGEST, LARGEST)
+    return product_N
+
+
+def saturated_sum(first_N: Float64Array, second_N: Float64Array) -> Float64Array:
+    """The sum of finite columns, where what is beyond the largest float64 becomes that float."""
+    with np.errstate(over="ignore"):
+        sum_N: Float64Array = np.clip(first_N + second_N, -LARGEST, LARGEST)
+    return sum_N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,8 +39,11 @@ class Deviations:
 
     def unscaled(self) -> Float64Array:
         """The deviations themselves. One that is beyond the largest float64 becomes that float."""
-        with np.errstate(over="ignore", under="ignore"):
-            return np.clip(self.scaled_N * self.unit_P[self.groups.index_N], -LARGEST, LARGEST)
+        return saturated(self.scaled_N, self.unit_P[self.groups.index_N])
+
+    def normalised(self, norm: str, *, eps: float = 1e-6, ddof: int = 1) -> Float64Array:
+        """`over_std` for `mean_std_norm`, the deviations themselves for `mean_norm`."""
+        return self.over_std(eps=eps, ddof=ddof) if norm == "mean_std_norm" else self.unscaled()
 
     def over_std(self, *, eps: float, ddof: int) -> Float64Array:
         """`deviation / (std + eps)`; 0 in groups without spread, or too small to have one (size <= ddof)."""

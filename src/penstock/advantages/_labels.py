@@ -44,6 +44,23 @@ class Groups:
         first_P[self.index_N[::-1]] = values_N[::-1]  # of equal indices the last assignment stays
         return first_P
 
+    def first_rows(self) -> IntpArray:
+        """Row where each group is met first; -1 for an unused number."""
+        row_P = np.full(len(self.sizes_P), -1, dtype=np.intp)
+        row_P[self.index_N[::-1]] = np.arange(len(self.index_N) - 1, -1, -1)
+        return row_P
+
+    def of_rows(self, rows_M: IntpArray) -> Groups:
+        """The same groups over some of the rows, in that order."""
+        index_M = self.index_N[rows_M]
+        return Groups(index_N=index_M, sizes_P=np.bincount(index_M, minlength=len(self.sizes_P)))
+
+    def split_by(self, other: Groups) -> Groups:
+        """Groups of the rows that are together both here and there."""
+        pairs_N = self.index_N * len(other.sizes_P) + other.index_N
+        index_N = _number_integers(pairs_N) if len(pairs_N) else pairs_N
+        return Groups(index_N=index_N, sizes_P=np.bincount(index_N))
+
 
 def groups_of(labels: Labels, num_rows: int, *, name: str = "group") -> Groups:
     """Number the labels. `name` is what errors call the argument; they name the row and the value too.
@@ -61,6 +78,25 @@ def groups_of(labels: Labels, num_rows: int, *, name: str = "group") -> Groups:
     else:
         index_N = _number_hashables(column, name)
     return Groups(index_N=index_N, sizes_P=np.bincount(index_N))
+
+
+def check_inside(inner: Groups, outer: Groups, *, inner_name: str, outer_name: str, labels: Labels) -> None:
+    """Refuse an inner group (a trajectory, say) whose rows lie in several outer ones. `labels` are the outer ones, for the message."""
+    first_N = inner.first_rows()[inner.index_N]
+    astray_N = outer.index_N != outer.index_N[first_N]
+    if astray_N.any():
+        row = int(np.argmax(astray_N))
+        ours, theirs = ((labels if isinstance(labels, (np.ndarray, list, tuple)) else outer.index_N)[place] for place in (row, int(first_N[row])))
+        raise ValueError(f"{outer_name}[{row}] is {ours!r}, but row {int(first_N[row])} of the same {inner_name} has {theirs!r}; it must be one")
+
+
+def check_equal_inside(values_N: Float64Array, inner: Groups, *, name: str, inner_name: str) -> None:
+    """Refuse values that differ between rows of one inner group."""
+    first_N = inner.first_rows()[inner.index_N]
+    astray_N = values_N != values_N[first_N]
+    if astray_N.any():
+        row = int(np.argmax(astray_N))
+        raise ValueError(f"{name}[{row}] is {values_N[row]}, but row {int(first_N[row])} of the same {inner_name} has {values_N[first_N[row]]}; it must be one")
 
 
 def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Hashable]:

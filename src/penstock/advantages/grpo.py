@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from penstock.advantages._columns import finite_column, not_negative, one_of
-from penstock.advantages._deviations import deviations
+from penstock.advantages._deviations import NORMS, deviations
 from penstock.advantages._labels import Labels, groups_of
 from penstock.types import Float64Array
-
-NORMS = ("mean_std_norm", "mean_norm")
 
 
 def grpo(rewards: npt.ArrayLike, group: Labels, *, norm: str = "mean_std_norm", eps: float = 1e-6, ddof: int = 1) -> Float64Array:
@@ -34,4 +32,4 @@ def grpo(rewards: npt.ArrayLike, group: Labels, *, norm: str = "mean_std_norm", 
     not_negative(ddof, name="ddof")
     rewards_N = finite_column(rewards, name="rewards")
     from_mean = deviations(rewards_N, groups_of(group, len(rewards_N)))
-    return from_mean.over_std(eps=eps, ddof=ddof) if norm == "mean_std_norm" else from_mean.unscaled()
+    return from_mean.normalised(norm, eps=eps, ddof=ddof)

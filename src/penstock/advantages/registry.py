@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any
 
 from penstock.advantages._columns import nearest
+from penstock.advantages.copo import copo
+from penstock.advantages.declaration import Declaration, Estimator, declaration
+from penstock.advantages.dr_grpo import dr_grpo
+from penstock.advantages.gae import gae
+from penstock.advantages.gigpo import gigpo
 from penstock.advantages.grpo import grpo
+from penstock.advantages.maxrl import maxrl
+from penstock.advantages.opo import opo
+from penstock.advantages.reinforce_pp import reinforce_pp
+from penstock.advantages.remax import remax
 from penstock.advantages.rloo import rloo
+from penstock.advantages.rlvcr import rlvcr
+from penstock.advantages.slime_normalize import slime_normalize
 
-Estimator = Callable[..., Any]
-"""A pure function on flat columns of N rows: its positional parameters name the columns it reads (`rewards`, `group`, then what else it needs), its
-keyword-only ones are options with defaults. It gives N float64 advantages, or an object that holds them beside what they were made of."""
-
-ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "rloo": rloo}
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce_pp": reinforce_pp,
+    "remax": remax,
+    "opo": opo,
+    "maxrl": maxrl,
+    "slime_normalize": slime_normalize,
+    "gae": gae,
+    "gigpo": gigpo,
+    "rlvcr": rlvcr,
+    "copo": copo,
+}
 
 ENTRY_POINTS = "penstock.advantages"
 
@@ -38,6 +56,15 @@ def estimator(name: str) -> Estimator:
         return _callable(_imported(name), name)
     known = [*ESTIMATORS, *sorted(offered)]
     raise ValueError(f"estimator {name!r} is unknown, did you mean {nearest(name, known)!r}? Known: {', '.join(known)}, or module:function")
+
+
+def declared(name: str) -> Declaration:
+    """The estimator of that name with what it needs. ValueError as `estimator` and `declaration`.
+
+    >>> declared("rloo").columns, declared("rloo").row.value
+    (('rewards', 'group'), 'episode')
+    """
+    return declaration(estimator(name), name)
 
 
 def _imported(name: str) -> object:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.advantages._columns import finite_column
-from penstock.advantages._deviations import LARGEST, deviations
+from penstock.advantages._deviations import deviations, saturated
 from penstock.advantages._labels import Labels, groups_of
 from penstock.types import Float64Array
 
@@ -32,5 +32,4 @@ def rloo(rewards: npt.ArrayLike, group: Labels, *, rloo_std: bool = False) -> Fl
     # n / (n - 1) undoes that the mean counts row i itself; a group of one has deviation 0, so its factor does not matter.
     factor_N = (groups.sizes_P / np.maximum(groups.sizes_P - 1, 1))[groups.index_N]
     advantages_N = from_mean.over_std(eps=1e-6, ddof=1) if rloo_std else from_mean.unscaled()
-    with np.errstate(over="ignore"):
-        return np.clip(advantages_N * factor_N, -LARGEST, LARGEST)
+    return saturated(advantages_N, factor_N)

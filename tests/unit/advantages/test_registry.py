@@ -1,14 +1,17 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from penstock.advantages import ESTIMATORS, estimator, grpo, rloo
+from penstock.advantages import ESTIMATORS, RowKind, declaration, declared, declares, estimator, grpo, rloo
 
 
 def test_built_in_estimators_have_names() -> None:
     assert estimator("grpo") is grpo
     assert estimator("rloo") is rloo
-    assert set(ESTIMATORS) == {"grpo", "rloo"}
+    episodes = {"grpo", "dr_grpo", "rloo", "reinforce_pp", "remax", "opo", "maxrl", "slime_normalize"}
+    assert set(ESTIMATORS) == episodes | {"gae", "gigpo", "rlvcr", "copo"}
+    assert {name for name in ESTIMATORS if declared(name).row is RowKind.EPISODE} == episodes
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
@@ -43,3 +46,62 @@ def test_an_installed_package_can_offer_an_estimator_but_not_replace_ours(tmp_pa
     assert estimator("grpo") is grpo
     with pytest.raises(ValueError, match="did you mean 'halves'"):
         estimator("halfs")
+
+
+def test_a_declaration_says_what_an_estimator_needs() -> None:
+    thinking = declared("rlvcr")
+    assert thinking.row is RowKind.LEVEL
+    assert thinking.columns == ("rewards", "group", "confidence", "cost", "thinking_group")
+    assert thinking.optional_columns == ("trajectory", "base", "chosen", "level")
+    assert thinking.options["cost_max"] == 250
+    assert declared("gae").columns == ("step_rewards", "trajectory", "values")
+    assert declared("reinforce_pp").options == {"baseline": "batch", "eps": 1e-6, "ddof": 1}
+    assert [name for name in ESTIMATORS if declared(name).facts.trains_injected] == ["copo"]
+    assert declared("maxrl").facts.least_reward == 0.0
+
+
+def test_every_built_in_can_be_tried_with_its_defaults() -> None:
+    for name in ESTIMATORS:
+        declared(name).check_options({})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("grpo", {"nrom": "mean_norm"}, r"estimator 'grpo' has no option 'nrom' \(value 'mean_norm'\); did you mean 'norm'"),
+        ("grpo", {"norm": "mean"}, "norm is 'mean', did you mean 'mean_norm'"),
+        ("gigpo", {"gamma": 1.5}, "gamma is 1.5; it must lie in 0 to 1"),
+        ("gigpo", {"gamma": "high"}, "gamma is 'high'; it must lie in 0 to 1"),
+        ("gigpo", {"scores": 1.0}, "estimator 'gigpo' has no option 'scores'"),
+        ("dr_grpo", {"eps": 1.0}, "It has: none"),
+    ],
+)
+def test_options_are_tried_before_a_run_starts(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        declared(name).check_options(options)
+
+
+def test_a_users_own_estimator_is_driven_by_the_names_of_its_parameters() -> None:
+    @declares(trains_injected=True)
+    def late(step_rewards, trajectory, *, scores=None, bonus=1.0):  # type: ignore[no-untyped-def]
+        return np.asarray(scores) + bonus * np.asarray(step_rewards)
+
+    found = declaration(late)
+    assert (found.row, found.columns, found.optional_columns, found.options) == (RowKind.STEP, ("step_rewards", "trajectory"), ("scores",), {"bonus": 1.0})
+    assert found.facts.trains_injected
+    assert found.apply({"step_rewards": [0.0, 1.0], "trajectory": [0, 0], "scores": [1.0, 1.0], "anchor": [None, None]}, {"bonus": 2.0}).tolist() == [1.0, 3.0]
+    with pytest.raises(ValueError, match="needs the column 'trajectory'"):
+        found.apply({"step_rewards": [0.0]})
+
+
+def test_what_cannot_be_driven_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="needs 'reward', which is no column; did you mean 'rewards'"):
+        declaration(lambda reward, group: reward)
+    with pytest.raises(ValueError, match="name its columns and options instead"):
+        declaration(lambda *columns: columns)
+    with pytest.raises(ValueError, match="takes no column"):
+        declaration(lambda: 0)
+    with pytest.raises(ValueError, match=r"gave shape \(1,\) for 2 rows"):
+        declaration(lambda rewards, group: [1.0]).check_options({})
+    with pytest.raises(ValueError, match="gave inf for row 1"):
+        declaration(lambda rewards, group: [1.0, np.inf]).check_options({})

@@ -1,0 +1,144 @@
+"""Anchor states: which steps of a group were taken from the same state, exactly or nearly."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.advantages._columns import in_range
+from penstock.advantages._labels import Groups, IntpArray, groups_of
+from penstock.types import BoolArray
+
+Anchors = npt.NDArray[Any] | Iterable[Any]
+"""One observation per row: text, or anything JSON-like. None: the step has no anchor."""
+
+
+def anchor_key(observation: Any) -> Hashable:
+    """A hashable that is equal for equal observations and for no others. None stays None.
+
+    Observations are text, bytes (a digest, say) or JSON-like: None, bool, int, float, str, list or tuple, dict with str keys; also numpy values and
+    dataclasses such as `Message`. Unlike in Python, 1, 1.0 and True differ; the order of a dict's keys does not matter. TypeError for anything else.
+
+    >>> len({anchor_key(1), anchor_key(1.0), anchor_key(True), anchor_key("1")})
+    4
+    >>> anchor_key({"room": "hall", "has": ["mug"]}) == anchor_key({"has": ["mug"], "room": "hall"})
+    True
+    """
+    if observation is None or isinstance(observation, str):
+        return observation
+    if isinstance(observation, bytes):
+        return (observation,)
+    # Text stays text; what is written as JSON becomes bytes, so that the observation 1 is not the observation "1".
+    return canonical_json(observation).encode("utf-8", "surrogatepass")
+
+
+def canonical_json(observation: Any) -> str:
+    """An observation as text, the same for equal ones."""
+    return json.dumps(observation, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON-like")
+
+
+def anchored(anchor: Anchors, groups: Groups, *, similarity: float | None = None) -> tuple[Groups, BoolArray]:
+    """Rows of one group with the same anchor, and which rows have one.
+
+    `similarity`: None, or a threshold from 0 to 1 from which on texts count as the same state (see `first_fit`); observations that are not text
+    are then compared as canonical JSON. ValueError names the row of an anchor that is not JSON-like.
+    """
+    num_rows = len(groups.index_N)
+    keys = _keys(anchor, num_rows)
+    if similarity is not None:
+        in_range(similarity, 0.0, 1.0, name="similarity")
+        return _similar(keys, groups, similarity)
+    if isinstance(keys, np.ndarray):
+        return groups.split_by(groups_of(keys, num_rows, name="anchor")), np.ones(num_rows, dtype=np.bool_)
+    present_N = np.ones(num_rows, dtype=np.bool_) if None not in set(keys) else np.fromiter((key is not None for key in keys), np.bool_, num_rows)
+    return groups.split_by(groups_of(keys, num_rows, name="anchor")), present_N
+
+
+def _keys(anchor: Anchors, num_rows: int) -> npt.NDArray[Any] | list[Hashable]:
+    """Integers in an array, or keys in a list, one per row."""
+    if isinstance(anchor, np.ndarray) and anchor.ndim == 1 and anchor.dtype.kind in "iub":
+        column: npt.NDArray[Any] | list[Any] = anchor
+    else:
+        column = list(anchor.tolist() if isinstance(anchor, np.ndarray) and anchor.ndim == 1 else anchor)
+    if len(column) != num_rows:
+        raise ValueError(f"anchor has {len(column)} observations for {num_rows} rows; there must be one per row")
+    if isinstance(column, np.ndarray):
+        return column
+    kinds = set(map(type, column))
+    if kinds <= {str, type(None)}:
+        return column
+    if kinds in ({int}, {bool}) and all(-(2**63) <= value < 2**63 for value in (min(column), max(column))):
+        return np.array(column, dtype=np.int64)
+    return [_key_of_row(observation, row) for row, observation in enumerate(column)]
+
+
+def _key_of_row(observation: Any, row: int) -> Hashable:
+    try:
+        return anchor_key(observation)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"anchor[{row}] is {observation!r:.80}, which cannot be compared: {error}") from None
+
+
+def _similar(keys: npt.NDArray[Any] | list[Hashable], groups: Groups, threshold: float) -> tuple[Groups, BoolArray]:
+    texts = [_text(key) for key in (keys.tolist() if isinstance(keys, np.ndarray) else keys)]
+    present_N = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+    cluster_N = np.full(len(texts), -1, dtype=np.intp)
+    rows_by_group = np.split(np.argsort(groups.index_N, kind="stable"), np.cumsum(groups.sizes_P)[:-1])
+    for rows in rows_by_group:
+        said = [(int(row), text) for row in rows if (text := texts[row]) is not None]
+        distinct = list(dict.fromkeys(text for _, text in said))
+        cluster_of = dict(zip(distinct, first_fit(distinct, threshold).tolist(), strict=True))
+        for row, text in said:
+            cluster_N[row] = cluster_of[text]
+    return groups.split_by(groups_of(cluster_N, len(texts), name="anchor")), present_N
+
+
+def _text(key: Hashable) -> str | None:
+    if key is None or isinstance(key, str):
+        return key
+    if isinstance(key, tuple):
+        return str(key[0].hex())
+    return key.decode("utf-8", "surrogatepass") if isinstance(key, bytes) else str(key)
+
+
+def first_fit(texts: Sequence[str], threshold: float) -> IntpArray:
+    """Clusters of different texts: each goes to the first cluster whose first member it resembles, else it opens one.
+
+    Two texts resemble each other if their normalised Indel similarity, `1 - (insertions + deletions) / (both lengths)`, is at least `threshold`. (That is
+    2 LCS / (both lengths), which `difflib` only approximates from below, and which does not depend on the order of the two.)
+
+    >>> first_fit(["you see a red mug", "a dog", "you see a red rug"], 0.9)
+    array([0, 1, 0])
+    """
+    from rapidfuzz.distance import Indel  # loads for whoever asks for similarity, not for every import of this package
+    from rapidfuzz.process import cdist
+
+    lengths_D = np.fromiter(map(len, texts), np.int64, len(texts))
+    cluster_D = np.full(len(texts), -1, dtype=np.intp)
+    left = np.arange(len(texts))
+    num_clusters = 0
+    # By clusters instead of by texts: all that resemble the first one left would have chosen it, since what came before resembles none of them.
+    while len(left):
+        head = int(left[0])
+        # Edits instead of ratios, so that a text exactly at the threshold is in, whatever a ratio rounds to.
+        edits = np.floor((1.0 - threshold) * (lengths_D[left] + lengths_D[head]) + 1e-9)
+        near_enough = np.abs(lengths_D[left] - lengths_D[head]) <= edits
+        near, edits = left[near_enough], edits[near_enough]
+        distances = cdist([texts[head]], [texts[other] for other in near], scorer=Indel.distance, score_cutoff=int(edits.max()), dtype=np.int32)[0]
+        cluster_D[near[distances <= edits]] = num_clusters
+        left = left[cluster_D[left] < 0]
+        num_clusters += 1
+    return cluster_D
