@@ -15,7 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from tests.unit.lab.tampering import Forger
 
 from penstock.cli import main
@@ -37,6 +39,7 @@ batch: {groups_per_update: 2}
 freshness: {max_lag: 4}
 weights: {checkpoint_every_updates: 3}
 eval: {problems: 2, samples: 1}
+buffer: {archive: {after_seconds: 0, rollouts_per_file: 6, every_seconds: 0.5}}
 """
 # The counts let most lives of the learner get something done before they die (after_fetch is reached in a replay): a part that dies five times
 # without progress ends the run.
@@ -45,6 +48,8 @@ DEATHS = [
     "orchestrator.running:16",
     "buffer.before_commit:40",
     "buffer.after_commit:60",
+    "buffer.archive_written",
+    "buffer.archive_registered",
     "server.before_swap:2",
     "server.mid_reply:20",
     "server.after_swap:2",
@@ -168,6 +173,10 @@ def test_nothing_is_left_of_the_lives_that_ended_in_the_middle(walk: Walk) -> No
         kept = {f"update_{update}" for update in archive.ledger.checkpoints}
     assert {path.name for path in (walk.run_dir.path / "checkpoints").iterdir() if path.is_dir()} == kept
     assert [path.name for path in walk.run_dir.weights.iterdir() if not path.name.endswith(".safetensors")] == []
+    with opened(walk.run_dir.path) as archive:
+        files = {Path(file.name).name for file in archive.buffer.store.archive_files("walk")}
+    assert len(files) > 2
+    assert {path.name for path in walk.run_dir.archive.iterdir()} == files
 
 
 def test_verify_finds_nothing_wrong(walk: Walk) -> None:
@@ -194,6 +203,28 @@ def test_one_exchanged_rollout_makes_verify_and_replay_fail(copy: Path, monkeypa
     code, said = penstock("replay", str(copy))
     assert code == 1
     assert said == f"penstock: {rollout.uid} is not what was stored (digest {rollout.digest})\n"
+
+
+def test_one_exchanged_rollout_in_an_archive_file_makes_verify_and_replay_fail(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    with Forger(copy, "walk") as forger:
+        rollout = forger.planned(0)[2]
+        group = forger.store.group("walk", rollout.group_id)
+        assert group is not None
+        assert group.archive is not None
+        path = copy / "buffer" / group.archive
+        _, payload = forger.exchanged(rollout)
+    rows = parquet.read_table(path).to_pylist()
+    exchanged = next(row for row in rows if row["uid"] == rollout.uid)
+    exchanged.update(body=payload.body, digest=payload.digest)
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=parquet.read_schema(path)), path)
+    code, said = penstock("verify", str(copy))
+    assert code == 1
+    assert f"the archive file {group.archive} is not as it was written" in said
+    code, said = penstock("replay", str(copy))
+    assert code == 1
+    assert f"{rollout.uid!r} in row" in said
+    assert "is not what was stored" in said
 
 
 def test_a_rollout_that_was_exchanged_down_to_the_last_digest_gives_other_weights(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

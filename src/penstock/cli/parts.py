@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ from penstock.cli.speaking import run_until_told, speak
 from penstock.errors import ConfigError, ProcessError
 
 HostOption = Annotated[str, typer.Option(help="Address to listen on; anything but loopback needs a token.")]
-TokenOption = Annotated[Path | None, typer.Option(help="File with the token that clients must send.")]
+TokenOption = Annotated[
+    Path | None, typer.Option(help="File with tokens that clients must send, one a line: VALUE, or scope,scope=VALUE. Also: PENSTOCK_TOKENS, PENSTOCK_TOKEN.")
+]
 PortFileOption = Annotated[Path | None, typer.Option(help="File that gets the port once connections are taken.")]
 RunDirArgument = Annotated[Path, typer.Argument(help="Directory of a run, with its config.yaml.", metavar="RUN_DIR")]
 BufferOption = Annotated[str, typer.Option("--buffer", help="URL of the buffer.")]
@@ -39,14 +42,41 @@ def buffer(
     token_file: TokenOption = None,
     port_file: PortFileOption = None,
     max_bytes: Annotated[int | None, typer.Option(help="Size of the store above which writes are refused.")] = None,
+    metrics: Annotated[Path | None, typer.Option(help="File for the metrics of each batch; DIR/metrics/<run>.jsonl without it.")] = None,
+    archive: Annotated[bool, typer.Option("--archive/--no-archive", help="Move ended groups to Parquet files (needs pyarrow).")] = True,
+    archive_dir: Annotated[Path | None, typer.Option(help="Where those go; DIR/archive without it.")] = None,
+    archive_after_seconds: Annotated[float | None, typer.Option(help="How long a group stays after it has ended.  [60]")] = None,
+    archive_rollouts_per_file: Annotated[int | None, typer.Option(help="Rollouts in a file.  [2048]")] = None,
+    archive_most_wait_seconds: Annotated[float | None, typer.Option(help="A smaller file is written after this long.  [900]")] = None,
+    archive_every_seconds: Annotated[float | None, typer.Option(help="How often to look for some.  [5]")] = None,
+    archive_keep_seconds: Annotated[float | None, typer.Option(help="Delete files whose groups all ended longer ago.")] = None,
+    archive_keep_bytes: Annotated[int | None, typer.Option(help="Delete the oldest files of a run when all are bigger together.")] = None,
 ) -> None:
     """Serve a durable rollout buffer."""
+    from penstock.buffer.archive.config import ArchiveConfig
     from penstock.buffer.config import BufferConfig
     from penstock.buffer.serving import serve_buffer
-    from penstock.httpd import Access
+    from penstock.httpd import Access, read_tokens
 
     speak()
-    config = BufferConfig(directory=dir, port=port, access=Access(host=host, token=_token(token_file)), port_file=port_file, max_bytes=max_bytes)
+    given = {
+        "after_seconds": archive_after_seconds,
+        "rollouts_per_file": archive_rollouts_per_file,
+        "most_wait_seconds": archive_most_wait_seconds,
+        "every_seconds": archive_every_seconds,
+        "keep_seconds": archive_keep_seconds,
+        "keep_bytes": archive_keep_bytes,
+    }
+    config = BufferConfig(
+        directory=dir,
+        port=port,
+        access=Access(host=host, tokens=read_tokens(token_file, os.environ)),
+        port_file=port_file,
+        max_bytes=max_bytes,
+        metrics=metrics,
+        archive=ArchiveConfig(enabled=archive, **{name: value for name, value in given.items() if value is not None}),  # type: ignore[arg-type]
+        archive_directory=archive_dir,
+    )
     with _starting():
         serve_buffer(config)
 
@@ -71,7 +101,7 @@ def serve(
     context_tokens: Annotated[int | None, typer.Option(help="Longest prompt with its reply.")] = None,
 ) -> None:
     """Serve a model with OpenAI's API."""
-    from penstock.httpd import Access
+    from penstock.httpd import Access, read_tokens
     from penstock.inference.config import EngineLimits, InferenceConfig
 
     speak()
@@ -93,7 +123,7 @@ def serve(
         buffer_url=buffer,
         run=run,
         on_swap=on_swap,
-        access=Access(host=host, token=_token(token_file)),
+        access=Access(host=host, tokens=read_tokens(token_file, os.environ)),
         port=port,
         port_file=port_file,
         threads=threads,
@@ -155,15 +185,6 @@ def spare(
     # Nothing more to come means that nobody needs a spare any more.
     if line:
         main(json.loads(line))
-
-
-def _token(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from None
 
 
 @contextlib.contextmanager

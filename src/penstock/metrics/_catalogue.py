@@ -23,24 +23,26 @@ class Metric:
 
 
 _SECTIONS: dict[str, str] = {
-    "What is in the buffer, per environment, at each cut": """
-        replays/<env>/rollouts_in_buffer    last  Usable rollouts of groups that have not been cut.
-        replays/<env>/tokens_in_buffer      last  Tokens of those rollouts after prefix sharing.
+    "What is in the buffer, per environment, when a batch is made by a cut or a lease": """
+        replays/<env>/rollouts_in_buffer    last  Usable rollouts of groups that are ready, those that this batch takes included.
+        replays/<env>/tokens_in_buffer      last  Tokens of those groups after prefix sharing.
         replays/<env>/frac_on_policy        last  Share of buffered sampled tokens that the newest version sampled.
-        replays/<env>/new_rollouts          sum   Rollouts accepted since the last cut.
+        replays/<env>/new_rollouts          sum   Usable rollouts accepted since the last batch.
         replays/<env>/new_tokens            sum   Their tokens, prompts included.
         replays/<env>/new_generated_tokens  sum   Their sampled tokens.
         replays/<env>/reward/mean           mean  Reward of the new rollouts.
-        replays/<env>/reward/std            last  Standard deviation of those rewards.
+        replays/<env>/reward/std            last  Standard deviation of those rewards (ddof 0).
         replays/<env>/frac_truncated        mean  Share of the new rollouts that a limit cut off.
         replays/<env>/rewards/<name>/mean   mean  One named part of the reward of the new rollouts.
-        replays/<env>/rewards/<name>/std    last  Standard deviation of that part.
+        replays/<env>/rewards/<name>/std    last  Standard deviation of that part (ddof 0).
         replays/<env>/frac_used_in_batch    last  Share of the pool's rollouts that this batch takes.
     """,
     "What is in a batch, per environment": """
         batches/<env>/rollouts_used         sum   Rollouts in the batch.
         batches/<env>/tokens_used           sum   Their tokens after prefix sharing.
         batches/<env>/frac_used             last  Share of the batch's tokens.
+        batches/<env>/length                mean  Sampled tokens of a rollout in the batch.
+        batches/<env>/longest               mean  Sampled tokens of the longest member of a group in the batch.
     """,
     "Learning": """
         reward/<env>/mean                   mean  Reward of the trained rollouts.
@@ -50,7 +52,16 @@ _SECTIONS: dict[str, str] = {
         learner/loss                        mean  Loss of the update.
         learner/entropy                     mean  Entropy of the policy at the trained tokens, in nats.
         learner/grad_norm                   mean  Norm of the gradient before clipping.
-        learner/clip_frac                   mean  Share of trained tokens whose ratio was clipped.
+        learner/clip_frac                   mean  Share of trained tokens that a bound of the loss has touched: clipped, truncated or masked.
+        learner/clip_frac/<bound>           mean  The same by one bound: low, high, or dual (the second bound for negative advantages).
+        learner/ratio_mean                  mean  Probability of a trained token under the weights before the update over the sampler's.
+        learner/ratio_min                   min   The smallest such ratio.
+        learner/ratio_max                   max   The largest such ratio.
+        learner/kl_k1                       mean  Estimate of KL(sampler, learner): minus the log ratio.
+        learner/kl_k2                       mean  Estimate of the same: half the squared log ratio.
+        learner/kl_k3                       mean  Estimate of the same: ratio - 1 - log ratio.
+        learner/kl_reference                mean  Estimate (k3) of KL(learner, reference), where there is a reference.
+        learner/effective_sample_size       mean  (sum of ratios)^2 / (tokens x sum of squared ratios): 1 on policy, towards 0 when few tokens weigh all.
         learner/tokens_per_second           mean  Trained tokens per second of the update.
         learner/tokens                      sum   Tokens with loss.
         learner/learning_rate               last  Step size of the optimizer.
@@ -59,6 +70,22 @@ _SECTIONS: dict[str, str] = {
         learner/term                        last  Number of the learner's life.
         learner/replaying                   last  Updates that a new life is about to execute again; 0 when it has.
         learner/replay_equal                last  1 if a replay gave the recorded weights bit for bit, 0 if the run went on from a fork.
+    """,
+    "Trained tokens, per environment": """
+        trained/<env>/tokens                sum   Tokens with loss.
+        trained/<env>/entropy               mean  As `learner/entropy`, and so on with the other names.
+        trained/<env>/clip_frac             mean  See `learner/clip_frac`.
+        trained/<env>/clip_frac/<bound>     mean  See `learner/clip_frac/<bound>`.
+        trained/<env>/ratio_mean            mean  See `learner/ratio_mean`.
+        trained/<env>/ratio_min             min   See `learner/ratio_min`.
+        trained/<env>/ratio_max             max   See `learner/ratio_max`.
+        trained/<env>/kl_k1                 mean  See `learner/kl_k1`.
+        trained/<env>/kl_k2                 mean  See `learner/kl_k2`.
+        trained/<env>/kl_k3                 mean  See `learner/kl_k3`.
+        trained/<env>/kl_reference          mean  See `learner/kl_reference`.
+        trained/<env>/effective_sample_size mean  See `learner/effective_sample_size`.
+        filtered/<env>/<filter>/rollouts    sum   Rollouts of planned groups that a filter took the loss from, in the learner.
+        filtered/<env>/<filter>/length      mean  Their sampled tokens; `batches/<env>/length` has those of all.
     """,
     "Freshness and agreement": """
         off_policy/lag/mean                 mean  Newest published version minus that of a trained token.
@@ -80,6 +107,7 @@ _SECTIONS: dict[str, str] = {
         ledger/imbalance                    last  Groups and members that the ledger cannot account for. Always 0.
         ledger/<env>/groups/<state>         last  Groups of an environment in a state.
         ledger/<env>/dropped/<reason>       last  Groups of an environment that were dropped for a reason.
+        ledger/<env>/dropped_longest/<reason> last  Mean over such groups of the sampled tokens of the longest member; compare `batches/<env>/longest`.
         ledger/<env>/members/<state>        last  Members of an environment in a state.
         ledger/<env>/failed/<reason>        last  Members of an environment that failed for a reason.
         ledger/<env>/credit_tokens          last  Tokens that an environment may have under way.
@@ -102,6 +130,14 @@ _SECTIONS: dict[str, str] = {
         rollout/<env>/turns                 mean  Replies in an episode.
         rollout/<env>/tokens                sum   Tokens that were sampled for episodes.
         rollout/<env>/truncated             sum   Episodes that a limit cut off.
+        gateway/open                        last  Sessions that are open.
+        gateway/sessions                    last  Sessions opened since the start.
+        gateway/turns                       last  Requests answered since the start.
+        gateway/tokens_sampled              last  Tokens sampled for sessions since the start.
+        gateway/redelivered                 last  Answers that were given again to a client that had not got them.
+        gateway/clients_gone                last  Requests whose client left before the answer.
+        gateway/ended/<status>              last  Sessions that ended since the start, by status or by what failed.
+        gateway/written/<fate>              last  Rollouts of sessions by what became of them at the buffer.
         server/<part>/requests              last  Requests answered since the start.
         server/<part>/refused               last  Requests answered with a client's fault since the start.
         process/<part>/restarts             last  Times that a part was started again.

@@ -28,6 +28,7 @@ def laws(config: RunConfig) -> Laws:
         credit_groups=config.credit_groups,
         fractions=config.fractions,
         endangered=freshness.endangered,
+        capacity_rollouts=config.buffer.capacity_rollouts,
     )
 
 

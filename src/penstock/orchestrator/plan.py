@@ -17,6 +17,7 @@ PROGRAM = (sys.executable, "-m", "penstock")
 SPARE_MODULES = ("penstock.learner.process", "penstock.orchestrator.config")
 """What a waiting learner has imported, besides what its model needs."""
 _READY_SECONDS = 120.0
+_ARCHIVE_WORDS = ("after_seconds", "rollouts_per_file", "most_wait_seconds", "every_seconds", "keep_seconds", "keep_bytes")
 
 Owners = Callable[[int], Awaitable[Sequence[str]]]
 """For the n-th start of the learner: the words that name it, and the life before it that is known to be dead."""
@@ -90,8 +91,13 @@ def _learner(config: RunConfig, run_dir: RunDir, ports: Ports, owners: Owners) -
 
 
 def _buffer_words(config: RunConfig, run_dir: RunDir, ports: Ports) -> list[str]:
-    limit = config.buffer.max_bytes
-    return ["buffer", "--dir", str(run_dir.buffer), "--port", str(ports.buffer), *(["--max-bytes", str(limit)] if limit is not None else [])]
+    words = ["buffer", "--dir", str(run_dir.buffer), "--port", str(ports.buffer), "--metrics", str(run_dir.metrics)]
+    words += ["--archive-dir", str(run_dir.archive)] if config.buffer.archive.enabled else ["--no-archive"]
+    given = {"max_bytes": config.buffer.max_bytes}
+    given |= {f"archive_{name}": getattr(config.buffer.archive, name) for name in _ARCHIVE_WORDS}
+    for name, value in given.items():
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return words
 
 
 def _server_words(config: RunConfig, run_dir: RunDir, ports: Ports, port: int) -> list[str]:

@@ -45,6 +45,11 @@ class RunDir:
         return self.path / "buffer"
 
     @property
+    def archive(self) -> Path:
+        """`*.parquet`: rollouts of groups that have ended."""
+        return self.path / "archive"
+
+    @property
     def weights(self) -> Path:
         """`<digest>.safetensors`."""
         return self.path / "weights"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from penstock.buffer.archive.config import ArchiveConfig
 from penstock.errors import ConfigError
 from penstock.inference.config import EngineLimits
 
@@ -57,6 +59,15 @@ class BufferSection:
 
     max_bytes: int | None = None
     """Size of the store above which writes are refused; null: the disk's."""
+    capacity_rollouts: Mapping[str, int] = field(default_factory=dict)
+    """Rollouts that may be ready at once, by environment; above it the oldest ready groups are dropped (`capacity`)."""
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    """When groups that have ended move to Parquet files, and how long those are kept."""
+
+    def __post_init__(self) -> None:
+        for environment, rollouts in self.capacity_rollouts.items():
+            if rollouts < 1:
+                raise ConfigError(f"capacity_rollouts.{environment} must be 1 or more, got {rollouts}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
