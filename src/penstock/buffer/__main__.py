@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from penstock.buffer.config import BufferConfig
 from penstock.buffer.serving import serve_buffer
 from penstock.errors import PenstockError
-from penstock.httpd import Access
+from penstock.httpd import Access, read_tokens
 
 
 def main() -> None:
@@ -22,8 +23,8 @@ def main() -> None:
     parser.add_argument("--port-file", type=Path)
     options = parser.parse_args()
     try:
-        token = options.token_file.read_text().strip() if options.token_file else None
-        serve_buffer(BufferConfig(directory=options.dir, port=options.port, access=Access(host=options.host, token=token), port_file=options.port_file))
+        access = Access(host=options.host, tokens=read_tokens(options.token_file, os.environ))
+        serve_buffer(BufferConfig(directory=options.dir, port=options.port, access=access, port_file=options.port_file))
     except PenstockError as error:
         sys.exit(f"penstock buffer: {error}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
@@ -38,6 +37,7 @@ from penstock.errors import (
 )
 from penstock.ledger.groups import content_digest
 from penstock.ledger.work import WorkLease
+from penstock.process.credentials import authorization
 from penstock.types import (
     Annotation,
     AnnotationRecord,
@@ -100,9 +100,7 @@ class BufferClient:
         self.url = url.rstrip("/")
         self.run = run
         self._deadline_seconds = deadline_seconds
-        # Named here and not imported: a client has no use for the servers' libraries.
-        token = token or os.environ.get("PENSTOCK_TOKEN")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = authorization(token)
         self._session: aiohttp.ClientSession | None = None
         self._claims: Counter[str] = Counter()
         """Claims made, by session."""

@@ -21,6 +21,7 @@ from penstock.dashboard.history import History
 from penstock.dashboard.replies import ShownReply, most_telling, shown
 from penstock.dashboard.snapshot import Part, Snapshot
 from penstock.errors import PenstockError
+from penstock.process.credentials import authorization
 from penstock.wire import read_body
 
 _ANSWER_SECONDS = 1.0
@@ -76,7 +77,7 @@ class Asker:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS))
+        self._http = aiohttp.ClientSession(headers=authorization(), timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -34,7 +34,7 @@ class Access:
 
     host: str = "127.0.0.1"
     """Address to bind. Anything but loopback needs a token."""
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     """What clients must send as `Authorization: Bearer ...` to do anything at all."""
     tokens: tuple[Token, ...] = ()
     """Further tokens, each with its scopes. Without any token, on loopback, everybody may do everything."""
@@ -51,6 +51,11 @@ class Access:
     def known_tokens(self) -> tuple[Token, ...]:
         """All tokens that are taken."""
         return (*self.tokens, Token(value=self.token)) if self.token else self.tokens
+
+    @property
+    def own_token(self) -> str | None:
+        """A token that may do everything, to be sent to other servers of the same people; None if there is none."""
+        return next((token.value for token in self.known_tokens if token.scopes == ALL_SCOPES), None)
 
     @property
     def is_loopback(self) -> bool:

@@ -13,9 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.process.credentials import TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "PENSTOCK_TOKEN"
-"""Names one token: what a server takes with all scopes, and what clients send."""
 TOKENS_VARIABLE = "PENSTOCK_TOKENS"
 """Further tokens that a server takes, separated by semicolons."""
 

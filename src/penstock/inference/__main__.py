@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
 from penstock.errors import ConfigError, PenstockError
-from penstock.httpd import Access
+from penstock.httpd import Access, read_tokens
 from penstock.inference.config import EngineLimits, InferenceConfig
 
 
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             version=words.version,
             digest=words.digest,
             on_swap=words.on_swap,
-            access=Access(host=words.host, token=words.token_file.read_text().strip() if words.token_file else None),
+            access=Access(host=words.host, tokens=read_tokens(words.token_file, os.environ)),
             port=words.port,
             port_file=words.port_file,
             threads=words.threads,

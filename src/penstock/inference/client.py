@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConflictError, FencedError, InfraError, InvalidError, LimitError, PenstockError, WeightsError
+from penstock.process.credentials import authorization
 from penstock.types import (
     Evidence,
     Float32Array,
@@ -61,7 +62,7 @@ class InferenceClient:
     def __init__(self, base_url: str, *, token: str | None = None, clock: Clock | None = None, deadline_seconds: float = 600.0) -> None:
         """`base_url` without `/v1`. `deadline_seconds` bounds every call, its retries included, unless the call names another."""
         self._base_url = base_url.rstrip("/")
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._headers = {"Content-Type": "application/json"} | authorization(token)
         self._clock = clock or SystemClock()
         self._deadline_seconds = deadline_seconds
         self._session: aiohttp.ClientSession | None = None

@@ -21,7 +21,7 @@ WAIT_SECONDS = 120.0
 
 async def newest_version(config: InferenceConfig) -> Version:
     """The newest recorded version of the run; waits until the run is open. Raises `StoreError` if that takes too long."""
-    async with BufferClient(config.buffer_url, config.run, token=config.access.token, deadline_seconds=WAIT_SECONDS) as buffer:
+    async with BufferClient(config.buffer_url, config.run, token=config.access.own_token, deadline_seconds=WAIT_SECONDS) as buffer:
         for _ in range(int(WAIT_SECONDS / 0.2)):
             try:
                 return await buffer.newest_version()
@@ -32,7 +32,7 @@ async def newest_version(config: InferenceConfig) -> Version:
 
 async def follow(config: InferenceConfig, desk: WeightsDesk) -> None:
     """Serve what is newest, for ever. A buffer that is away is waited for; weights that cannot be loaded leave the old ones serving."""
-    async with BufferClient(config.buffer_url, config.run, token=config.access.token, deadline_seconds=ASK_SECONDS) as buffer:
+    async with BufferClient(config.buffer_url, config.run, token=config.access.own_token, deadline_seconds=ASK_SECONDS) as buffer:
         while True:
             await asyncio.sleep(ASK_SECONDS)
             try:

@@ -24,10 +24,10 @@ import torch
 import uvloop
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Router
 
 from penstock.errors import InfraError, InputError, InvalidError, LimitError
-from penstock.httpd import bind, reply, router, serve_app
+from penstock.httpd import Scope, bind, reply, router, scoped, serve_app
 from penstock.inference.config import InferenceConfig
 from penstock.inference.desk import WeightsDesk, read_push
 from penstock.inference.engine.architecture import read_architecture
@@ -87,16 +87,16 @@ class InferenceServer:
     def app(self) -> Router:
         """An ASGI app, to be put behind a `Guard`."""
         routes = [
-            Route("/v1/models", self.models),
-            Route("/v1/models/{name:path}", self.model),
-            Route("/v1/completions", _openai(self.completions), methods=["POST"]),
-            Route("/v1/chat/completions", _openai(self.chat), methods=["POST"]),
-            Route("/v1/weights", self.served),
-            Route("/v1/weights", self.push, methods=["POST"]),
-            Route("/abort", self.abort, methods=["POST"]),
-            Route("/livez", self.livez),
-            Route("/readyz", self.readyz),
-            Route("/metrics", self.metrics),
+            scoped("/v1/models", self.models, Scope.PRODUCE),
+            scoped("/v1/models/{name:path}", self.model, Scope.PRODUCE),
+            scoped("/v1/completions", _openai(self.completions), Scope.PRODUCE, methods=["POST"]),
+            scoped("/v1/chat/completions", _openai(self.chat), Scope.PRODUCE, methods=["POST"]),
+            scoped("/v1/weights", self.served, Scope.VIEW),
+            scoped("/v1/weights", self.push, Scope.WEIGHTS, methods=["POST"]),
+            scoped("/abort", self.abort, Scope.PRODUCE, methods=["POST"]),
+            scoped("/livez", self.livez, None),
+            scoped("/readyz", self.readyz, Scope.VIEW),
+            scoped("/metrics", self.metrics, Scope.VIEW),
         ]
         return router(routes, lifespan=self._lifespan)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import aiohttp
 
 from penstock.clock import Clock
+from penstock.process.credentials import authorization
 
 READY_POLL_SECONDS = 0.1
 LIVE_POLL_SECONDS = 2.0
@@ -21,7 +22,7 @@ class Health:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Health:
-        self._session = aiohttp.ClientSession()
+        self._session = aiohttp.ClientSession(headers=authorization())
         return self
 
     async def __aexit__(self, *_: object) -> None:
