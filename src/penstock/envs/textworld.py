@@ -1,13 +1,16 @@
 """A small text world: rooms on a grid, a thing to fetch and a room to bring it to. Several turns, repeated states, invalid actions.
 
-    bring mug from b3 to a1. c2>      the task, and where the agent stands: column c, row 2
-    w                                 the agent's action: n, e, s, w, take or drop
-    b2>
-    n                                 ...
-    b3 mug>                           a mug lies here
+    bring mug to a3. c2 b3>     the task; the agent stands in column c, row 2, and the mug is in b3
+    w                           the agent's action: n, e, s, w, take or drop
+    b2 b3>
+    s
+    mug b3 b3>                  a mug lies here
     take
-    b3 +mug>                          it is held now
-    no b3 +mug>                       an action that was not possible changes nothing and costs a step
+    +mug b3 a3>                 it is held now, and wanted in a3
+    e
+    +mug c3 a3>
+    e
+    no +mug c3 a3>              an action that was not possible changes nothing and costs a step
 
 Reward 1 once the thing lies where it is wanted, 0 when the steps have run out. Difficulty is the number of actions of a shortest solution.
 
@@ -60,7 +63,7 @@ class TextWorldEnvironment:
     others: int = 1
     """Things that lie about and are not wanted."""
     hidden: bool = False
-    """Do not tell where the thing is: it must be searched for."""
+    """Do not show where the thing is (`c2 ??>`): it must be searched for."""
     max_steps: int = 12
     held_out: int = 64
     """Problems in one pass of evaluation; fewer if there are not as many. None of them is ever trained on."""
@@ -133,16 +136,16 @@ class TextWorldProblems:
         return _tasks(self.settings.size, self.settings.least_actions, self.settings.most_actions, self.split)
 
     def _problem(self, task: Task) -> Problem:
-        origin = "" if self.settings.hidden else f" from {room_name(task.lies)}"
         return Problem(
             id=f"textworld-{task.key}",
             environment="textworld",
-            prompt=f"bring {task.thing}{origin} to {room_name(task.wanted)}. ",
+            prompt=f"bring {task.thing} to {room_name(task.wanted)}. ",
             task={
                 "size": self.settings.size,
                 "start": list(task.start),
                 "thing": task.thing,
                 "wanted": list(task.wanted),
+                "hidden": self.settings.hidden,
                 "lying": _lying(task, self.settings),
             },
             ground_truth=room_name(task.wanted),
@@ -155,6 +158,7 @@ class World:
 
     def __init__(self, task: Mapping[str, Json]) -> None:
         self._size = int(task["size"])
+        self._is_hidden = bool(task["hidden"])
         self.thing = str(task["thing"])
         self.wanted: Room = _room(task["wanted"])
         self.room: Room = _room(task["start"])
@@ -182,9 +186,11 @@ class World:
         return False
 
     def shown(self) -> str:
-        """What the agent reads: room, what lies there, what it holds."""
+        """What the agent reads: what lies here, what it holds, where it is, and where to go: to the thing, and with it to where it is wanted."""
         seen, held = self.lying.get(self.room), self.held
-        return f"{room_name(self.room)}{f' {seen}' if seen else ''}{f' +{held}' if held else ''}>"
+        goal = self.wanted if held == self.thing else next((room for room, thing in self.lying.items() if thing == self.thing), self.wanted)
+        told = "??" if self._is_hidden and held != self.thing else room_name(goal)
+        return f"{f'{seen} ' if seen else ''}{f'+{held} ' if held else ''}{room_name(self.room)} {told}>"
 
     def state(self) -> Json:
         """The same as a bare observation, without history and without what became of the last action."""

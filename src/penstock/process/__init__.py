@@ -6,5 +6,6 @@
 - `child`: one started process with its log. `logs`: the end of a log, and what is added to it.
 - `restarts`: when a child that died is started again, and when it is not. Pure.
 - `supervisor`: keeps children running. `health`: asks them over HTTP how they are. `spares`: a process that waits, warm, to take the next place.
+- `confined`: a process that runs code nobody vouches for.
 - `ports`: ports that nobody listens on.
 """

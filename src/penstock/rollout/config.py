@@ -12,6 +12,16 @@ from penstock.errors import ConfigError
 from penstock.types import Json
 
 
+def is_function_name(text: str) -> bool:
+    """Whether it may name a function of a user.
+
+    >>> [is_function_name(text) for text in ("rewards:exact", "my/rewards.py", "my/rewards.py:exact", "exact", "rewards:")]
+    [True, True, True, False, False]
+    """
+    where, _, name = text.rpartition(":")
+    return bool(where and name.isidentifier()) or text.endswith(".py")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorConfig:
     """How episodes are played (`actor`)."""
@@ -65,12 +75,26 @@ class EnvConfig:
     """Waited before each step, for benchmarks."""
     params: Mapping[str, Json] = field(default_factory=dict)
     """Settings of the environment itself."""
+    reward: str | None = None
+    """A function that gives the rewards in place of the environment, run in processes of its own: `module:function`, `file.py:function`, or `file.py` with a
+    function `reward(messages, ground_truth, **_)`."""
+    reward_seconds: float = 10.0
+    """A call of it that takes longer is an infrastructure failure."""
+    reward_memory_mb: int = 2048
+    """Address space of a process that calls it."""
+    reward_processes: int = 2
+    """Processes that call it at the same time, in each worker."""
 
     def __post_init__(self) -> None:
         check_range("replicas", self.replicas, least=1)
         check_range("concurrency", self.concurrency, least=1)
         check_range("fraction", self.fraction, above=0, most=1)
         check_range("latency_seconds", self.latency_seconds, least=0)
+        check_range("reward_seconds", self.reward_seconds, above=0)
+        check_range("reward_memory_mb", self.reward_memory_mb, least=64)
+        check_range("reward_processes", self.reward_processes, least=1)
+        if self.reward is not None and not is_function_name(self.reward):
+            raise ConfigError(f"reward: must be module:function, file.py:function or file.py, got {self.reward!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,9 @@ from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.episode import Setting, Ticket, run_episode
+from penstock.rollout.judging import Judge
 from penstock.rollout.policy import Sampler
+from penstock.rollout.rewards import judge_of
 from penstock.rollout.scores import scored
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.supply import Supply
@@ -111,8 +113,9 @@ async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = No
         max_running=config.eval.concurrency,
         template=prompts.template,
     )
-    rounds = _Rounds(config, supply, prompts, engine, run="eval" if buffer is None else buffer.run)
-    await rounds.play()
+    async with judge_of(config.env) as judge:
+        rounds = _Rounds(config, supply, prompts, engine, judge, run="eval" if buffer is None else buffer.run)
+        await rounds.play()
     if buffer is not None:
         with AcksLog(acks) as log:
             await _store(rounds, config, buffer, Writer(buffer, log))
@@ -151,7 +154,7 @@ class _Place:
 class _Rounds:
     """All episodes of an evaluation and what came of them."""
 
-    def __init__(self, config: EvaluationConfig, supply: Supply, prompts: Prompts, sampler: Sampler, *, run: str) -> None:
+    def __init__(self, config: EvaluationConfig, supply: Supply, prompts: Prompts, sampler: Sampler, judge: Judge | None, *, run: str) -> None:
         self._config, self._supply, self._run = config, supply, run
         source = supply.source(Split.HELD_OUT)
         wanted = config.eval.problems
@@ -160,7 +163,9 @@ class _Rounds:
         """Every try at each episode; the last one counts."""
         temperatures: dict[Manner, float] = {"greedy": 0.0, "sampled": config.eval.temperature}
         self._settings = {
-            manner: Setting(policy=EnginePolicy(sampler=sampler, template=prompts.template, temperature=value), prompts=prompts, limits=config.actor)
+            manner: Setting(
+                policy=EnginePolicy(sampler=sampler, template=prompts.template, temperature=value), prompts=prompts, limits=config.actor, judge=judge
+            )
             for manner, value in temperatures.items()
         }
 

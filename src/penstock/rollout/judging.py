@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.errors import InfraError, InputError
@@ -49,20 +49,27 @@ def read_judgement(value: Json) -> Judgement:
     unknown = value.keys() - _KEYS
     if unknown:
         raise InfraError(f"a reward has no {sorted(map(str, unknown))[0]!r:.80}; it has {', '.join(sorted(_KEYS))}")
-    parts = _parts(value.get("parts"))
-    if value.get("total") is None and not parts:
-        raise InfraError("a reward needs total, or parts to be added up")
-    total = math.fsum(parts.values()) if value.get("total") is None else _number(value["total"], "total")
-    if not math.isfinite(total):
-        raise InfraError(f"the sum of parts must be a finite number, got {total}")
-    return Judgement(total=total, parts=parts or {"reward": total}, steps=_steps(value.get("step_outputs")))
+    parts = {} if value.get("parts") is None else _parts(value["parts"])
+    if value.get("total") is not None:
+        total = _number(value["total"], "total")
+        return Judgement(total=total, parts=parts or {"reward": total}, steps=_steps(value.get("step_outputs")))
+    return replace(sum_of(parts), steps=_steps(value.get("step_outputs")))
+
+
+def sum_of(parts: Json) -> Judgement:
+    """Named parts, of which the sum is the reward. Raises `InfraError` unless they are one finite number or more."""
+    checked = _parts(parts)
+    if not checked:
+        raise InfraError("a reward needs one named number or more")
+    try:
+        return Judgement(total=math.fsum(checked.values()), parts=checked)
+    except OverflowError:
+        raise InfraError(f"the parts of a reward add up to more than a number can be: {checked!r:.80}") from None
 
 
 def _parts(value: Json) -> dict[str, float]:
-    if value is None:
-        return {}
     if not isinstance(value, Mapping):
-        raise InfraError(f"parts must be numbers by name, got {value!r:.80}")
+        raise InfraError(f"parts of a reward must be numbers by name, got {value!r:.80}")
     for name in value:
         try:
             check_id(name, "the name of a part")

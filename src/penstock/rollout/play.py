@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from penstock.envs import Env, Observation, Reply, Rewards
-from penstock.errors import EnvError, InfraError, InputError, InvalidError
+from penstock.envs import Env, Observation, Reply
+from penstock.errors import EnvError, InfraError, InvalidError
 from penstock.process.points import reach
 from penstock.rollout.dialogue import Dialogue
-from penstock.rollout.judging import Judgement
+from penstock.rollout.judging import Judgement, sum_of
 from penstock.rollout.policy import Action, Situation
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.setting import Setting, Ticket
 from penstock.types import Json, Message, Problem, Rollout, RolloutStatus, StepFacts, Trace
-from penstock.wire import check_id
 
 T = TypeVar("T")
 
@@ -101,7 +99,10 @@ class Play:
         judge = self._setting.judge
         if judge is None:
             rewards = await self._from_env("score", lambda: self._env.score(rollout))
-            return _checked(rewards)
+            try:
+                return sum_of(rewards)
+            except InfraError as error:
+                raise Failed("reward", f"env.score: {error}") from error
         started = self._clock.monotonic()
         try:
             judgement = await judge.judge(self._dialogue.messages, self._problem, rollout)
@@ -254,16 +255,3 @@ def shown(sentence: str) -> str:
 
 def _facts(before: Observation, action: Action, info: Mapping[str, Json], *, is_done: bool) -> StepFacts:
     return StepFacts(observation=before.observation, action=action.structured, info=info, value_estimate=action.value_estimate, done=is_done)
-
-
-def _checked(rewards: Rewards) -> Judgement:
-    if not isinstance(rewards, Mapping) or not rewards:
-        raise Failed("reward", f"env.score must give one named number or more, got {rewards!r:.80}")
-    for name, value in rewards.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Failed("reward", f"env.score must give finite numbers, got {value!r:.80} for {name!r:.80}")
-        try:
-            check_id(name, "reward name")
-        except InputError as error:
-            raise Failed("reward", str(error)) from None
-    return Judgement(total=math.fsum(rewards.values()), parts={name: float(value) for name, value in rewards.items()})

@@ -27,6 +27,7 @@ from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.episode import Setting
 from penstock.rollout.life import Desk, Life
 from penstock.rollout.reporting import Reporter
+from penstock.rollout.rewards import judge_of
 from penstock.rollout.servers import LeastLoaded
 from penstock.rollout.supply import Supply
 from penstock.rollout.writing import AcksLog, Writer
@@ -48,7 +49,8 @@ async def run_worker(config: WorkerConfig) -> None:
             stack.callback(metrics.close)
         writer = Writer(client, stack.enter_context(AcksLog(config.acks)))
         policy = EnginePolicy(sampler=LeastLoaded(servers), template=prompts.template, temperature=config.actor.temperature)
-        setting = Setting(policy=policy, prompts=prompts, limits=config.actor)
+        judge = await stack.enter_async_context(judge_of(config.env))
+        setting = Setting(policy=policy, prompts=prompts, limits=config.actor, judge=judge)
         await run_desk(Desk(config, client, writer, supply, setting, Reporter(metrics, config.environment)), stop)
 
 

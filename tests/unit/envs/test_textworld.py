@@ -24,8 +24,8 @@ ROLLOUT = Rollout(run="r", environment="e", problem_id="p", group_id="g/0/0", me
 PROBLEM = Problem(
     id="p",
     environment="textworld",
-    prompt="bring mug from b3 to a3. ",
-    task={"size": 3, "start": [2, 1], "thing": "mug", "wanted": [0, 2], "lying": [[[1, 2], "mug"], [[2, 1], "hat"]]},
+    prompt="bring mug to a3. ",
+    task={"size": 3, "start": [2, 1], "thing": "mug", "wanted": [0, 2], "lying": [[[1, 2], "mug"], [[2, 1], "hat"]], "hidden": False},
 )
 
 
@@ -39,7 +39,13 @@ async def played(actions: Sequence[str], *, max_steps: int = 12) -> tuple[list[O
 
 async def test_a_thing_is_found_taken_carried_and_dropped() -> None:
     seen, reward = await played(["w", "s", "take", "w", "drop"])
-    assert [message.content for one in seen for message in one.messages] == ["bring mug from b3 to a3. c2 hat>", "b2>", "b3 mug>", "b3 +mug>", "a3 +mug>"]
+    assert [message.content for one in seen for message in one.messages] == [
+        "bring mug to a3. hat c2 b3>",
+        "b2 b3>",
+        "mug b3 b3>",
+        "+mug b3 a3>",
+        "+mug a3 a3>",
+    ]
     assert [one.observation for one in seen[:4]] == [
         {"room": "c2", "sees": "hat", "holds": None},
         {"room": "b2", "sees": None, "holds": None},
@@ -53,7 +59,7 @@ async def test_a_thing_is_found_taken_carried_and_dropped() -> None:
 @pytest.mark.parametrize("nonsense", ["", "north", "drop", "e", "take hat", "9", "n n"])
 async def test_what_cannot_be_done_is_answered_by_the_same_state_and_costs_a_step(nonsense: str) -> None:
     seen, _ = await played([nonsense])
-    assert [message.content for message in seen[1].messages] == ["no c2 hat>"]
+    assert [message.content for message in seen[1].messages] == ["no hat c2 b3>"]
     assert (seen[1].observation, seen[1].info) == (seen[0].observation, {"valid": False})
 
 
@@ -122,7 +128,7 @@ def test_good_actions_find_a_way_out_of_any_mess(held: str | None) -> None:
         if hat == mug:
             continue
         lying = [[place, thing] for place, thing in ((hat, "hat"), (mug, "mug")) if thing != held]
-        world = World({"size": 2, "start": room, "thing": "mug", "wanted": [0, 0], "lying": lying})
+        world = World({"size": 2, "start": room, "thing": "mug", "wanted": [0, 0], "lying": lying, "hidden": False})
         world.held = held
         for turn in range(30):
             if world.is_done:
@@ -142,11 +148,13 @@ def test_no_problem_is_on_both_sides_and_the_seed_changes_only_the_order_of_trai
     assert not set(held_out[0]) & (set(train[0]) | set(train[1]))
 
 
-def test_a_hidden_thing_is_not_in_the_prompt() -> None:
-    told, hidden = (TextWorldEnvironment(hidden=hidden).problems(Split.TRAIN).problem(0, 3) for hidden in (False, True))
-    assert " from " in str(told.prompt)
-    assert " from " not in str(hidden.prompt)
-    assert told.id == hidden.id
+def test_where_a_hidden_thing_is_shows_only_once_it_is_held() -> None:
+    world = World({**PROBLEM.task, "hidden": True})
+    shown = [world.shown()]
+    for action in ("w", "s", "take"):
+        world.act(action)
+        shown.append(world.shown())
+    assert shown == ["hat c2 ??>", "b2 ??>", "mug b3 ??>", "+mug b3 a3>"]
 
 
 def test_a_task_counts_its_actions() -> None:

@@ -233,7 +233,22 @@ async def test_an_environment_that_is_not_even_asynchronous_is_a_status(template
 
 
 @pytest.mark.parametrize(
-    "rewards", [None, "1", 1.0, {}, {"r": None}, {"r": "1"}, {"r": float("nan")}, {"r": float("inf")}, {"r": True}, {"not a name": 1.0}], ids=repr
+    "rewards",
+    [
+        None,
+        "1",
+        1.0,
+        {},
+        {"r": None},
+        {"r": "1"},
+        {"r": float("nan")},
+        {"r": float("inf")},
+        {"r": True},
+        {"not a name": 1.0},
+        {"r": 10**400},
+        {"r": 1e308, "s": 1e308},
+    ],
+    ids=repr,
 )
 async def test_a_score_that_is_no_number_is_a_failure_and_never_a_reward(template_of: Templates, rewards: Any) -> None:
     rollout = await played(StubEngine(sorting), template_of("plain"), Misbehaving("score", lambda: rewards))

@@ -1,0 +1,86 @@
+"""Processes that run code nobody vouches for: no secrets in their environment, no network where the system allows, a session of their own, on a leash.
+
+What they may use of memory and time is for the program to limit before it loads that code (`limit_self` of its own first lines), and for the parent to
+watch: `Child.kill` ends everything in the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import lru_cache
+
+from penstock.process.child import Child
+from penstock.process.leash import leashed
+
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT")
+"""All that a confined process knows of this one's environment: nothing that could be a secret."""
+_PROBE_SECONDS = 10.0
+
+
+class Confinement(StrEnum):
+    """What keeps a process in."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """No network, nothing can be written, other processes cannot be seen."""
+    UNSHARE = "unshare"
+    """No network."""
+    NONE = "rlimits"
+    """Only limits on what it may use."""
+
+
+_WRAPPERS: Mapping[Confinement, tuple[tuple[str, ...], ...]] = {
+    Confinement.BUBBLEWRAP: (
+        ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--"),
+    ),
+    # As root a namespace of users is not needed, and some systems refuse it.
+    Confinement.UNSHARE: (("unshare", "--net", "--"), ("unshare", "--net", "--map-root-user", "--")),
+}
+
+
+@lru_cache(maxsize=1)
+def confinement() -> tuple[Confinement, tuple[str, ...]]:
+    """The strongest confinement that this system has, found by trying, and the words that go before a command."""
+    for kind, wrappers in _WRAPPERS.items():
+        for words in wrappers:
+            if shutil.which(words[0]) is not None and _works(words):
+                return kind, words
+    return Confinement.NONE, ()
+
+
+async def start_confined(words: Sequence[str]) -> tuple[Child, asyncio.StreamWriter, asyncio.StreamReader]:
+    """Start a command with pipes to its stdin and from its stdout; its stderr is dropped. Raises `OSError` if it cannot be started."""
+    _, wrapper = await asyncio.to_thread(confinement)
+    process = await asyncio.create_subprocess_exec(
+        *wrapper,
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**clean_environment(os.environ), **leashed()},
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return Child(process), process.stdin, process.stdout
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What is left of an environment for code that must not learn secrets.
+
+    >>> clean_environment({"PATH": "/bin", "OPENAI_API_KEY": "sk-1"})
+    {'PATH': '/bin'}
+    """
+    return {name: environment[name] for name in _KEPT_VARIABLES if name in environment}
+
+
+def _works(wrapper: Sequence[str]) -> bool:
+    try:
+        tried = subprocess.run([*wrapper, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return tried.returncode == 0
