@@ -27,7 +27,7 @@ class Forest:
     parent_K: IntArray
     """Index of the parent node, smaller than the node's own; -1 at the root of a tree."""
     repeated_K: BoolArray
-    """True where the node also stands in an earlier piece of the same tree: computed again for those who continue it, loss only there."""
+    """True where the node stands for those who continue it in this piece of its tree; its loss lies in another piece, that of its whole sample."""
 
     @property
     def tokens_K(self) -> IntArray:
@@ -93,6 +93,7 @@ def _split(whole: Forest, too_big_F: BoolArray, tokens_per_row: int, samples: Se
     edges = [*whole.roots_F.tolist(), len(whole.parent_K)]
     nodes: list[int] = []
     parents: list[int] = []
+    piece_sizes: list[int] = []
     for tree, too_big in enumerate(too_big_F.tolist()):
         own = range(edges[tree], edges[tree + 1])
         for piece in _pieces(whole, own, tokens_per_row, samples) if too_big else [list(own)]:
@@ -100,16 +101,27 @@ def _split(whole: Forest, too_big_F: BoolArray, tokens_per_row: int, samples: Se
             place[-1] = -1
             parents += [place[parent] for parent in whole.parent_K[piece].tolist()]
             nodes += piece
+            piece_sizes.append(len(piece))
     take_K = np.array(nodes, dtype=np.int64)
-    repeated_K = np.ones(len(nodes), dtype=np.bool_)
-    repeated_K[np.unique(take_K, return_index=True)[1]] = False
     return Forest(
         sample_K=whole.sample_K[take_K],
         start_K=whole.start_K[take_K],
         stop_K=whole.stop_K[take_K],
         parent_K=np.array(parents, dtype=np.int64),
-        repeated_K=repeated_K,
+        repeated_K=_repeated(whole, take_K, np.repeat(np.arange(len(piece_sizes)), piece_sizes)),
     )
+
+
+def _repeated(whole: Forest, take_K: IntArray, piece_K: IntArray) -> BoolArray:
+    """Which copies of nodes carry no loss: those outside of the piece in which the last node of their sample first stands.
+
+    That piece holds the sample's whole path, so all tokens with loss of a sample lie in one row: losses that look at whole samples can be computed.
+    """
+    last_node_S = np.zeros(int(whole.sample_K.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(last_node_S, whole.sample_K, np.arange(len(whole.sample_K)))
+    first_piece_N = piece_K[np.unique(take_K, return_index=True)[1]]
+    is_repeated_K: BoolArray = piece_K != first_piece_N[last_node_S][whole.sample_K[take_K]]
+    return is_repeated_K
 
 
 def _pieces(whole: Forest, own: range, tokens_per_row: int, samples: Sequence[Sample]) -> list[list[int]]:

@@ -76,6 +76,7 @@ def pack(samples: Sequence[Sample], *, tokens_per_row: int | None) -> RlExample:
         num_samples=len(samples),
         reference_logprobs=arrays.pop(REFERENCE, None),
         arrays=arrays,
+        environments=tuple(map(attrgetter("environment"), samples)),
     )
 
 

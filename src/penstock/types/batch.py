@@ -64,6 +64,8 @@ class RlExample:
     """Samples in the whole batch this example is a part of."""
     reference_logprobs: Float32Array | None = None
     arrays: NamedArrays = field(default_factory=dict)
+    environments: tuple[str, ...] = ()
+    """Environment of each sample of the whole batch; empty: not said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,8 @@ def check_spells(example: RlExample, samples: Sequence[Sample]) -> None:
     assert ((example.sample_ids >= 0) == example.loss_mask).all()
     assert set(places) == {(index, position) for index, sample in enumerate(samples) for position in np.flatnonzero(sample.loss_mask).tolist()}
     for index, sample in enumerate(samples):
+        # Losses that look at whole samples need all of their tokens at once.
+        assert len({row for (owner, _), (row, _) in places.items() if owner == index}) <= 1, f"sample {index} has loss in several rows"
         assert len(sample.ids) == 0 or tuple(sample.ids.tolist()) in spelled
         for position in np.flatnonzero(sample.loss_mask).tolist():
             row, column = places[index, position]
