@@ -12,7 +12,8 @@ from penstock.errors import InvariantError, ReplayError
 from penstock.lab.archive import Archive, opened
 from penstock.learner.checkpoints import read_checkpoint
 from penstock.learner.config import LearnerConfig
-from penstock.learner.credit import AlgorithmConfig, credit, flat_config
+from penstock.learner.credit import AlgorithmConfig, flat_config
+from penstock.learner.selection import select, trained_samples
 from penstock.learner.step import Learner
 from penstock.models import load_model, weights_digest
 from penstock.types import Outcome, Plan
@@ -41,7 +42,7 @@ def replay(
     """Replay a run from its first kept checkpoint; one that is alive, up to where it is now.
 
     Raises `ReplayError` at the first update that gives other weights than were recorded, and `CorruptError` for a rollout, plan or checkpoint that is
-    not what it was. Of `model` only the shape counts.
+    not what it was. Of `model` only the shape counts, unless a KL is measured against the initial weights.
     """
     with opened(run_dir) as archive:
         replayer = _Replayer(archive, model, algorithm, learner_config, tokens_per_row)
@@ -65,6 +66,8 @@ class _Replayer:
         self.first_update = min(ledger.checkpoints)
         state = read_checkpoint(archive.run_dir / "checkpoints", self.first_update, run=archive.run, digest=ledger.checkpoints[self.first_update].digest).state
         self._learner = Learner(load_model(model), learner_config, algorithm.loss, max_lag=ledger.laws.max_lag)
+        if learner_config.reference == "initial" and self._learner.reference.digest != ledger.versions[0].digest:
+            raise ReplayError(f"learner.reference is initial, and {model} holds other weights than the run began with ({ledger.versions[0].digest})")
         self._learner.restore(state)
         if self.digest != ledger.versions[state.version].digest:
             raise ReplayError(f"checkpoint update_{self.first_update} holds {self.digest}, version {state.version} is {ledger.versions[state.version].digest}")
@@ -81,7 +84,8 @@ class _Replayer:
         if outcome.kind == "skipped" or outcome.version is None:
             return
         try:
-            example = pack(credit(groups, plan, self._algorithm), tokens_per_row=self._tokens_per_row)
+            selection = select(groups, self._algorithm.filter_options, newest_version=plan.newest_version)
+            example = pack(trained_samples(selection, plan, self._algorithm), tokens_per_row=self._tokens_per_row)
             result = self._learner.step(example, newest_version=plan.newest_version, gated=False)
         except InvariantError as error:
             raise ReplayError(f"update {outcome.update} cannot be executed again: {error}{self._suspects(plan)}") from error

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from penstock.config.plugins import check_part_name
 from penstock.errors import ConfigError
 
 Denominator = Literal["token_mean", "sequence_mean", "fixed"]
+WeightLevel = Literal["token", "sequence"]
+KlEstimator = Literal["k1", "k2", "k3"]
+
+LOSS_NAMES = ("ppo_clip", "gspo", "cispo", "reinforce_tis", "icepop")
+"""The built-in losses, to check a config by where there is no torch to import them with."""
+LOSS_ENTRY_POINTS = "penstock.losses"
+
+_CLIPS: dict[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+"""Usual (low, high) of the losses for which 0.2 would be far off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,25 +27,65 @@ class LossConfig:
     """What is minimised (`algorithm.loss`)."""
 
     name: str = "ppo_clip"
-    """Key of `penstock.learner.losses.LOSSES`."""
-    clip_low: float = 0.2
-    """Ratios below 1 - clip_low earn nothing more."""
-    clip_high: float = 0.2
-    """Ratios above 1 + clip_high earn nothing more."""
+    """ppo_clip, gspo, cispo, reinforce_tis or icepop; or an entry point, or `module:function`."""
+    clip_low: float | None = None
+    """Ratios are clipped below 1 - clip_low (ppo_clip, gspo, cispo). null: what is usual for the loss, 0.2, 0.0003 and 1."""
+    clip_high: float | None = None
+    """Ratios are clipped above 1 + clip_high (ppo_clip, gspo, cispo). null: what is usual for the loss, 0.2, 0.0004 and 4."""
+    dual_clip: float | None = None
+    """Ratio above which a token with a negative advantage costs no more (ppo_clip, gspo); 3 is usual. null: no such bound."""
+    weight_level: WeightLevel = "token"
+    """Whose ratio weighs a token (reinforce_tis, icepop): its own, or the product over its sample."""
+    weight_cap: float = 2.0
+    """Weights are truncated here (reinforce_tis)."""
+    mask_low: float = 0.5
+    """Tokens whose weight is below this carry no loss (icepop)."""
+    mask_high: float = 5.0
+    """Tokens whose weight is above this carry no loss (icepop)."""
+    kl_coef: float = 0.0
+    """How much a KL to the reference of `learner.reference` counts, per token."""
+    kl_estimator: KlEstimator = "k3"
+    """How the KL is estimated from sampled tokens."""
+    entropy_coef: float = 0.0
+    """How much the entropy of the policy is rewarded, per token."""
     denominator: Denominator = "token_mean"
     """What the sum over tokens of the whole update is divided by."""
     fixed_denominator: float = 1.0
     """The constant that `fixed` divides by."""
+    options: Mapping[str, str | float | bool] = field(default_factory=dict)
+    """Settings of a loss that is not built in."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip_low <= 1:
+        check_part_name(self.name, LOSS_NAMES, LOSS_ENTRY_POINTS, key="algorithm.loss.name")
+        if self.clip_low is not None and not 0 <= self.clip_low <= 1:
             raise ConfigError(f"algorithm.loss.clip_low must lie in 0..1, got {self.clip_low}")
-        if not self.clip_high >= 0:
+        if self.clip_high is not None and not self.clip_high >= 0:
             raise ConfigError(f"algorithm.loss.clip_high must be 0 or more, got {self.clip_high}")
-        if self.denominator not in ("token_mean", "sequence_mean", "fixed"):
-            raise ConfigError(f"algorithm.loss.denominator must be token_mean, sequence_mean or fixed, got {self.denominator!r}")
+        if self.dual_clip is not None and not self.ratio_bounds[1] < self.dual_clip:
+            raise ConfigError(f"algorithm.loss.dual_clip must be above 1 + clip_high = {self.ratio_bounds[1]:g}, got {self.dual_clip}")
+        if not self.weight_cap > 0:
+            raise ConfigError(f"algorithm.loss.weight_cap must be above 0, got {self.weight_cap}")
+        if not 0 <= self.mask_low <= 1 <= self.mask_high:
+            raise ConfigError(f"algorithm.loss needs 0 <= mask_low <= 1 <= mask_high, got {self.mask_low} and {self.mask_high}")
+        for name in ("kl_coef", "entropy_coef"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"algorithm.loss.{name} must be 0 or more, got {getattr(self, name)}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"algorithm.loss.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if not 0 < self.fixed_denominator < math.inf:
             raise ConfigError(f"algorithm.loss.fixed_denominator must be above 0, got {self.fixed_denominator}")
+        if self.options and self.name in LOSS_NAMES:
+            raise ConfigError(f"algorithm.loss.options are for a loss of your own, got {dict(self.options)} for {self.name}")
+
+    @property
+    def ratio_bounds(self) -> tuple[float, float]:
+        """Smallest and largest ratio that is not clipped."""
+        low, high = _CLIPS.get(self.name, (0.2, 0.2))
+        return 1 - (low if self.clip_low is None else self.clip_low), 1 + (high if self.clip_high is None else self.clip_high)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {"weight_level": get_args(WeightLevel), "kl_estimator": get_args(KlEstimator), "denominator": get_args(Denominator)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +120,14 @@ class LearnerConfig:
     """Temperature of the training traffic: the policy is what the sampler sampled from."""
     threads: int = 1
     """Torch threads. Part of the arithmetic: another number may round differently."""
+    reference: str | None = None
+    """Whose logprobs the KL of the loss is measured against: `initial`, the weights that the run began with; `stored`, what the rollouts bring as
+    `reference_logprobs`; or a model directory. null: nobody's. A model costs one more pass over each batch, and its memory."""
     gate: GateConfig = field(default_factory=GateConfig)
 
     def __post_init__(self) -> None:
+        if self.reference == "":
+            raise ConfigError("learner.reference must be initial, stored, a model directory or null, got an empty text")
         if not 0 <= self.lr < math.inf:
             raise ConfigError(f"learner.lr must be 0 or more, got {self.lr}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -90,3 +146,12 @@ class LearnerConfig:
             raise ConfigError(f"learner.temperature must be above 0, got {self.temperature}")
         if self.threads < 1:
             raise ConfigError(f"learner.threads must be 1 or more, got {self.threads}")
+
+
+def check_reference(learner: LearnerConfig, loss: LossConfig) -> None:
+    """Raise `ConfigError` for a KL to a reference that there is not."""
+    if loss.kl_coef > 0 and learner.reference is None:
+        raise ConfigError(
+            f"algorithm.loss.kl_coef is {loss.kl_coef:g} and learner.reference is null: set it to initial (the weights that the run begins with) "
+            "or to a model directory"
+        )

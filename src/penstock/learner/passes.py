@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from penstock.batching import micro_batches
 from penstock.learner.config import LearnerConfig, LossConfig
 from penstock.learner.denominators import token_weights
 from penstock.learner.lines import Line, line_of
-from penstock.learner.losses import LossInputs, TokenLosses, loss_named
+from penstock.learner.losses import LossInputs, TokenLosses, loss_named, penalties
 from penstock.models import TokenScores, token_scores, tree_hidden
 from penstock.types import BoolArray, Float64Array, RlExample
 
@@ -32,9 +33,11 @@ class TrainedTokens:
     """Under the weights before the update."""
     entropies_L: Float64Array
     losses_L: Float64Array
+    """With penalties."""
     weights_L: Float64Array
     """The loss of the update is the sum of losses times weights."""
-    clipped_L: BoolArray
+    clipped: Mapping[str, BoolArray]
+    """By bound, as in `TokenLosses`."""
 
 
 def train(model: PreTrainedModel, example: RlExample, config: LearnerConfig, loss: LossConfig) -> TrainedTokens:
@@ -50,7 +53,7 @@ def train(model: PreTrainedModel, example: RlExample, config: LearnerConfig, los
         entropies_L=np.concatenate([part.entropies_L for part in parts]),
         losses_L=np.concatenate([part.losses_L for part in parts]),
         weights_L=np.concatenate([part.weights_L for part in parts]),
-        clipped_L=np.concatenate([part.clipped_L for part in parts]),
+        clipped={bound: np.concatenate([part.clipped[bound] for part in parts]) for bound in parts[0].clipped},
     )
 
 
@@ -59,7 +62,7 @@ def logprobs_of(model: PreTrainedModel, example: RlExample, wanted_RT: BoolArray
     masked = replace(example, loss_mask=wanted_RT)
     with torch.no_grad():
         parts = [
-            _numbers(_scores(model, line_of(part, part.loss_mask), config).logprobs_T)
+            _numbers(_scores(model, line_of(part, part.loss_mask), config, entropy_gradient=False).logprobs_T)
             for part in micro_batches(masked, config.micro_batch_tokens)
             if part.loss_mask.any()
         ]
@@ -67,7 +70,7 @@ def logprobs_of(model: PreTrainedModel, example: RlExample, wanted_RT: BoolArray
 
 
 def _train_part(model: PreTrainedModel, part: RlExample, line: Line, config: LearnerConfig, loss: LossConfig) -> TrainedTokens:
-    scores = _scores(model, line, config)
+    scores = _scores(model, line, config, entropy_gradient=loss.entropy_coef > 0)
     losses = _token_losses(part, line, scores, loss)
     weights_L = part.arrays[_WEIGHTS].reshape(-1)[line.places_L]
     weighted_sum = (losses.losses_L * torch.from_numpy(weights_L).to(losses.losses_L.dtype)).sum()
@@ -77,13 +80,13 @@ def _train_part(model: PreTrainedModel, part: RlExample, line: Line, config: Lea
         entropies_L=_numbers(scores.entropies_T),
         losses_L=_numbers(losses.losses_L),
         weights_L=weights_L,
-        clipped_L=losses.clipped_L.numpy(),
+        clipped={bound: where_L.numpy() for bound, where_L in losses.clipped.items()},
     )
 
 
-def _scores(model: PreTrainedModel, line: Line, config: LearnerConfig) -> TokenScores:
+def _scores(model: PreTrainedModel, line: Line, config: LearnerConfig, *, entropy_gradient: bool) -> TokenScores:
     hidden_TD = tree_hidden(model, line.ids_T, line.positions_T, line.layout)
-    return token_scores(model, hidden_TD[line.predictors_L], line.targets_L, temperature=config.temperature)
+    return token_scores(model, hidden_TD[line.predictors_L], line.targets_L, temperature=config.temperature, entropy_gradient=entropy_gradient)
 
 
 def _token_losses(part: RlExample, line: Line, scores: TokenScores, loss: LossConfig) -> TokenLosses:
@@ -96,8 +99,11 @@ def _token_losses(part: RlExample, line: Line, scores: TokenScores, loss: LossCo
         advantages_L=at_places(part.advantages),
         sample_ids_L=at_places(part.sample_ids),
         reference_logprobs_L=None if part.reference_logprobs is None else at_places(part.reference_logprobs),
+        entropies_L=scores.entropies_T,
     )
-    return loss_named(loss.name)(inputs, loss)
+    losses = loss_named(loss.name)(inputs, loss)
+    added_L = penalties(inputs, loss)
+    return losses if added_L is None else replace(losses, losses_L=losses.losses_L + added_L)
 
 
 def _numbers(values_L: torch.Tensor) -> Float64Array:

@@ -17,9 +17,10 @@ from penstock.errors import MismatchError, ReplayError, StoreError
 from penstock.inference.client import InferenceClient
 from penstock.learner.checkpoints import Checkpoint, Checkpoints
 from penstock.learner.config import LearnerConfig
-from penstock.learner.credit import AlgorithmConfig, config_digest, credit, flat_config
+from penstock.learner.credit import AlgorithmConfig, config_digest, flat_config
 from penstock.learner.loop import train
 from penstock.learner.reports import Reporter
+from penstock.learner.selection import select, trained_samples
 from penstock.learner.step import Learner, StepResult
 from penstock.metrics import JsonlSink, Metrics
 from penstock.models import keep_weights, load_model, weights_digest, weights_path
@@ -190,9 +191,11 @@ class Life:
     # Trainer
 
     def batch(self, plan: Plan, groups: tuple[Group, ...]) -> RlExample:
-        """Credit and pack."""
-        self._reporter.batch(plan, groups)
-        return pack(credit(groups, plan, self._config.algorithm), tokens_per_row=self._config.tokens_per_row)
+        """Filter, give credit and pack."""
+        algorithm = self._config.algorithm
+        selection = select(groups, algorithm.filter_options, newest_version=plan.newest_version)
+        self._reporter.batch(groups, selection)
+        return pack(trained_samples(selection, plan, algorithm), tokens_per_row=self._config.tokens_per_row)
 
     async def step(self, plan: Plan, example: RlExample) -> StepResult:
         """Train on a batch. A recorded skip is replayed as a skip."""

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from penstock.learner.gate import BIN_NAMES
+from penstock.learner.selection import Selection
+from penstock.learner.stats import TokenStats
 from penstock.learner.step import StepResult
-from penstock.metrics import Last, Max, Mean, Metrics, Record, Sum, named
+from penstock.metrics import Last, Max, Mean, Metrics, Min, Record, Sum, named
+from penstock.trace import facts
 from penstock.types import Group, Plan
+
+
+def _token_records(prefix: str, stats: TokenStats, **labels: str) -> Iterator[Record]:
+    """Statistics of tokens under names that begin alike. What is not finite (a ratio that overflowed) cannot be told."""
+    values: list[tuple[type[Record], str, float | None]] = [
+        (Mean, "entropy", stats.entropy),
+        (Mean, "clip_frac", stats.clip_frac),
+        (Mean, "ratio_mean", stats.ratio_mean),
+        (Min, "ratio_min", stats.ratio_min),
+        (Max, "ratio_max", stats.ratio_max),
+        (Mean, "kl_k1", stats.kl_k1),
+        (Mean, "kl_k2", stats.kl_k2),
+        (Mean, "kl_k3", stats.kl_k3),
+        (Mean, "kl_reference", stats.kl_reference),
+        (Mean, "effective_sample_size", stats.effective_sample_size),
+    ]
+    for record, name, value in values:
+        if value is not None and math.isfinite(value):
+            yield record(named(f"{prefix}/{name}", **labels), value)
+    for bound, share in stats.clip_fracs.items():
+        yield Mean(named(f"{prefix}/clipped/<bound>", bound=bound, **labels), share)
 
 
 class Reporter:
@@ -25,14 +49,20 @@ class Reporter:
         """Seconds that were spent in a phase."""
         self._pending.append(Sum(f"time/{phase}", seconds))
 
-    def batch(self, plan: Plan, groups: Sequence[Group]) -> None:
-        """What is in the batch."""
-        rollouts: Counter[str] = Counter()
+    def batch(self, groups: Sequence[Group], selection: Selection) -> None:
+        """What is in the batch, and what filters took out of it."""
         for group in groups:
-            rollouts[group.environment] += len(group.rollouts)
-            self._pending.append(Mean(named("reward/<env>/mean", env=group.environment), [rollout.reward or 0.0 for rollout in group.rollouts]))
-        for environment, count in rollouts.items():
-            self._pending.append(Sum(named("batches/<env>/rollouts_used", env=environment), count))
+            env, lengths_G = group.environment, [facts(rollout).sampled_tokens for rollout in group.rollouts]
+            self._pending += [
+                Mean(named("reward/<env>/mean", env=env), [rollout.reward or 0.0 for rollout in group.rollouts]),
+                Sum(named("batches/<env>/rollouts_used", env=env), len(group.rollouts)),
+                Mean(named("batches/<env>/length", env=env), lengths_G),
+                Mean(named("batches/<env>/longest", env=env), max(lengths_G)),
+            ]
+            for rollout, length in zip(group.rollouts, lengths_G, strict=True):
+                if (name := selection.refused.get(rollout.rollout_uid)) is not None:
+                    self._pending.append(Sum(named("filtered/<env>/<filter>/rollouts", env=env, filter=name), 1))
+                    self._pending.append(Mean(named("filtered/<env>/<filter>/length", env=env, filter=name), length))
 
     def step(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """What came of the arithmetic."""
@@ -40,15 +70,16 @@ class Reporter:
         if stats is not None and result.kind == "applied":
             self._pending += [
                 Mean("learner/loss", stats.loss),
-                Mean("learner/entropy", stats.entropy),
                 Mean("learner/grad_norm", stats.grad_norm),
-                Mean("learner/clip_frac", stats.clip_frac),
                 Mean("learner/tokens_per_second", stats.tokens / max(seconds, 1e-9)),
                 Sum("learner/tokens", stats.tokens),
                 Last("learner/learning_rate", stats.lr),
                 Mean("off_policy/lag/mean", stats.lag_mean),
                 Max("off_policy/lag/max", stats.lag_max),
+                *_token_records("learner", stats),
             ]
+            for environment, own in stats.environments.items():
+                self._pending += [Sum(named("trained/<env>/tokens", env=environment), own.tokens), *_token_records("trained/<env>", own, env=environment)]
         if found.tokens:
             self._pending += [Max("mismatch/p999", found.p999), Max("mismatch/max", found.max)]
             bins = zip(BIN_NAMES, found.histogram, strict=True)

@@ -1,6 +1,7 @@
 """One update, as arithmetic: a packed batch in, new weights or a reason out. No file, no clock, no randomness.
 
-    Learner.step(example)  =  inputs finite? -> lag (F1) -> older versions' logprobs -> forward and backward -> gate (N6) -> finite? (N1) -> AdamW
+    Learner.step(example)  =  lag (F1) -> reference's logprobs -> inputs finite? -> older versions' logprobs -> forward and backward
+                              -> gate (N6) -> finite? (N1) -> AdamW
 
 A step that is skipped leaves weights, moments and counters as they were, bit for bit.
 """
@@ -15,11 +16,12 @@ import numpy as np
 import torch
 
 from penstock.errors import InvariantError, WeightsError
-from penstock.learner.config import LearnerConfig, LossConfig
+from penstock.learner.config import LearnerConfig, LossConfig, check_reference
 from penstock.learner.gate import Mismatch, breach, mismatch
 from penstock.learner.losses import loss_named
 from penstock.learner.optim import Moments, adamw, first_non_finite, global_norm, learning_rate, zero_moments
 from penstock.learner.passes import TrainedTokens, logprobs_of, train
+from penstock.learner.reference import Reference
 from penstock.learner.snapshots import Snapshots, holding, set_tensors
 from penstock.learner.stats import StepStats, step_stats
 from penstock.models import Tensors, check_tensors, model_tensors, weights_digest
@@ -76,17 +78,22 @@ class Learner:
         version: int = 0,
         weights_directory: Path | None = None,
     ) -> None:
-        """Train `model` (from `load_model`, taken over), whose weights are `version`. Older versions are also looked for in `weights_directory`."""
+        """Train `model` (from `load_model`, taken over), whose weights are `version`. Older versions are also looked for in `weights_directory`.
+
+        With `learner.reference: initial` its weights must be those that the run began with, also when a checkpoint is restored afterwards.
+        """
         torch.use_deterministic_algorithms(True)
         # Filling fresh memory finds readers of garbage; there are none here, and it costs 5 % of a step.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.set_num_threads(config.threads)
         loss_named(loss.name)
+        check_reference(config, loss)
         self.config, self.loss, self.max_lag = config, loss, max_lag
         self.snapshots = Snapshots(keep=max_lag, directory=weights_directory)
         self._model = model
         # Copies of our own: the arithmetic must not depend on how a file happened to align the tensors it was read from.
         set_tensors(model, {name: tensor.clone() for name, tensor in model_tensors(model).items()})
+        self.reference = Reference(config, model)
         self._moments = zero_moments(model_tensors(model))
         self._num_applied = 0
         self._version: int | None = version
@@ -123,10 +130,11 @@ class Learner:
         """
         version = self.version
         _check_lag(example, newest_version, self.max_lag)
-        if (wrong := _non_finite_input(example)) is not None:
-            return StepResult(kind="skipped", reason="non_finite", cause=f"{wrong} of the batch hold NaN or infinity")
         if not example.loss_mask.any():
             return StepResult(kind="skipped", reason="no_loss", cause="no token of the batch carries loss")
+        example = self.reference.scored(example)
+        if (wrong := _non_finite_input(example)) is not None:
+            return StepResult(kind="skipped", reason="non_finite", cause=f"{wrong} of the batch hold NaN or infinity")
         try:
             return self._update(example, version, newest_version, gated)
         finally:

@@ -53,7 +53,7 @@ _SECTIONS: dict[str, str] = {
         learner/entropy                     mean  Entropy of the policy at the trained tokens, in nats.
         learner/grad_norm                   mean  Norm of the gradient before clipping.
         learner/clip_frac                   mean  Share of trained tokens that a bound of the loss has touched: clipped, truncated or masked.
-        learner/clip_frac/<bound>           mean  The same by one bound: low, high, or dual (the second bound for negative advantages).
+        learner/clipped/<bound>             mean  The same by one bound: low, high, or dual (the second bound for negative advantages).
         learner/ratio_mean                  mean  Probability of a trained token under the weights before the update over the sampler's.
         learner/ratio_min                   min   The smallest such ratio.
         learner/ratio_max                   max   The largest such ratio.
@@ -75,7 +75,7 @@ _SECTIONS: dict[str, str] = {
         trained/<env>/tokens                sum   Tokens with loss.
         trained/<env>/entropy               mean  As `learner/entropy`, and so on with the other names.
         trained/<env>/clip_frac             mean  See `learner/clip_frac`.
-        trained/<env>/clip_frac/<bound>     mean  See `learner/clip_frac/<bound>`.
+        trained/<env>/clipped/<bound>       mean  See `learner/clipped/<bound>`.
         trained/<env>/ratio_mean            mean  See `learner/ratio_mean`.
         trained/<env>/ratio_min             min   See `learner/ratio_min`.
         trained/<env>/ratio_max             max   See `learner/ratio_max`.

@@ -22,32 +22,37 @@ class TokenScores:
 
     logprobs_T: torch.Tensor
     entropies_T: torch.Tensor
-    """Of the distribution that each token was drawn from, in nats. Carries no gradient."""
+    """Of the distribution that each token was drawn from, in nats."""
 
 
-def token_scores(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, *, temperature: float = 1.0) -> TokenScores:
+def token_scores(
+    model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, *, temperature: float = 1.0, entropy_gradient: bool = False
+) -> TokenScores:
     """Score token `targets_T[t]` under the logits of hidden state t divided by `temperature`.
 
-    When the logits do not fit at once they are made chunk by chunk, and again in the backward pass.
+    Entropies carry a gradient only if asked for: it takes as much memory as the logits once more. When the logits do not fit at once they are made
+    chunk by chunk, and again in the backward pass.
     """
     rows_per_chunk = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
     if len(targets_T) <= rows_per_chunk:
-        logprobs_T, entropies_T = _score(model, hidden_TD, targets_T, temperature)
+        logprobs_T, entropies_T = _score(model, hidden_TD, targets_T, temperature, entropy_gradient)
         return TokenScores(logprobs_T=logprobs_T, entropies_T=entropies_T)
     chunks = [
-        checkpoint(_score, model, hidden, targets, temperature, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(_score, model, hidden, targets, temperature, entropy_gradient, use_reentrant=False, preserve_rng_state=False)
         for hidden, targets in zip(torch.split(hidden_TD, rows_per_chunk), torch.split(targets_T, rows_per_chunk), strict=True)
     ]
     return TokenScores(logprobs_T=torch.cat([logprobs for logprobs, _ in chunks]), entropies_T=torch.cat([entropies for _, entropies in chunks]))
 
 
-def _score(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _score(
+    model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, temperature: float, entropy_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     logits_TV = head(hidden_TD)
     if temperature != 1.0:
         logits_TV = logits_TV / temperature
     # Half precision is too coarse for ratios; double stays double.
     logprobs_TV = log_softmax(logits_TV, dim=-1, dtype=torch.promote_types(logits_TV.dtype, torch.float32))
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropies_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
     return -nll_loss(logprobs_TV, targets_T, reduction="none"), entropies_T

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.config import load
 from penstock.envs import environment
 from penstock.errors import ConfigError
-from penstock.learner.config import LearnerConfig
+from penstock.learner.config import LearnerConfig, check_reference
 from penstock.learner.credit import AlgorithmConfig
 from penstock.orchestrator.rundir import RunDir
 from penstock.orchestrator.sections import (
@@ -58,6 +58,7 @@ class RunConfig:
                 f"learner.temperature is {self.learner.temperature} and actor.temperature {self.actor.temperature}: the policy that is trained "
                 "must be the one that was sampled from"
             )
+        check_reference(self.learner, self.algorithm.loss)
         self._check_credits()
 
     @property
@@ -114,5 +115,16 @@ def load_run(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     return dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, path=model),
+        learner=dataclasses.replace(config.learner, reference=_reference(config.learner.reference)),
         run=dataclasses.replace(config.run, dir=config.run.dir.expanduser().resolve()),
     )
+
+
+def _reference(reference: str | None) -> str | None:
+    """`learner.reference` with its path made absolute. Raises `ConfigError` if there is no model."""
+    if reference in (None, "initial", "stored"):
+        return reference
+    directory = Path(reference).expanduser().resolve()
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"learner.reference: {directory} is not a model directory (it has no config.json); initial means the weights the run begins with")
+    return str(directory)

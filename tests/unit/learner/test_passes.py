@@ -30,7 +30,7 @@ def separately(model: PreTrainedModel, samples: Sequence[Sample], loss: LossConf
         for place in np.flatnonzero(sample.loss_mask).tolist():
             ratio = (logprobs[place - 1] - float(sample.logprobs[place])).exp()
             advantage = float(sample.advantages[place])
-            gain = torch.minimum(ratio * advantage, ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high) * advantage)
+            gain = torch.minimum(ratio * advantage, ratio.clamp(*loss.ratio_bounds) * advantage)
             total = total - gain / divisor
     total.backward()
     return total.item(), gradient_of(model)

@@ -77,8 +77,11 @@ def test_the_statistics_are_what_they_say(learner: Learner, batch: RlExample) ->
     # On policy every ratio is 1, so the loss is minus the mean advantage.
     assert stats.loss == pytest.approx(-batch.advantages[mask].mean(), rel=1e-5)
     assert (stats.ratio_mean, stats.ratio_min, stats.ratio_max) == (pytest.approx(1, abs=1e-5),) * 3
-    assert stats.kl == pytest.approx(0, abs=1e-9)
-    assert stats.clip_frac == 0
+    assert (stats.kl_k1, stats.kl_k2, stats.kl_k3) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-9), pytest.approx(0, abs=1e-9))
+    assert (stats.clip_frac, stats.clip_fracs) == (0, {"low": 0, "high": 0})
+    assert stats.kl_reference is None
+    assert stats.effective_sample_size == pytest.approx(1, abs=1e-9)
+    assert stats.environments.keys() == {"env"} and stats.environments["env"].tokens == stats.tokens
     assert (stats.lag_mean, stats.lag_max) == (1, 1)
     assert stats.lr == pytest.approx(1e-2 / 5)
     assert stats.grad_norm > 0
