@@ -51,8 +51,8 @@ class Recipe:
 RECIPE = Recipe()
 """That of the model that comes with the package. The number of steps is where greedy held-out reward passes between 0.40 and 0.46."""
 
-TEXTWORLD_RECIPE = Recipe(environment="textworld", seed=0, corrupted=0.5, warm_up=WarmUpConfig(steps=300, batch_size=32))
-"""A model that brings the thing now and then."""
+TEXTWORLD_RECIPE = Recipe(environment="textworld", seed=0, corrupted=0.35, warm_up=WarmUpConfig(steps=250, batch_size=16))
+"""A model that brings the thing now and then: held-out reward is about 0.2 sampled and 0.4 greedy. Takes a minute and a half of one core."""
 
 RECIPES: Mapping[str, Recipe] = {recipe.environment: recipe for recipe in (RECIPE, TEXTWORLD_RECIPE)}
 """By environment."""
