@@ -106,7 +106,7 @@ class Session:
         self._num_events += 1
         if event.replied is not None:
             id = event.replied.id
-            self.num_forks += bool(event.replied.pieces) and event.replied.parent is not None and self._leaves(event.replied)
+            self.num_forks += self._is_fork(event.replied)
             self._answers[id] = self.conversation.apply(event.replied, event.at)
             self._num_answers[event.replied.request] += 1
             if not event.replied.gone:
@@ -118,9 +118,12 @@ class Session:
         elif event.stored is not None:
             self.stored = event.stored
 
-    def _leaves(self, replied: Replied) -> bool:
-        assert replied.parent is not None
-        return replied.keep < self.conversation.points[replied.parent].num_tokens
+    def _is_fork(self, replied: Replied) -> bool:
+        """Whether a prompt goes on from elsewhere than the end of a reply."""
+        if replied.parent is None or not replied.pieces:
+            return False
+        base = self.conversation.points[replied.parent]
+        return base.choice is None or replied.keep < base.num_tokens
 
     # Requests
 

@@ -128,7 +128,7 @@ class StubEngine:
         for stop in body.get("stop", ()):
             place = text_of(ids).find(stop)
             if place >= 0:
-                ids, stop_reason = ids[: place + len(stop)], stop
+                ids, stop_reason = ids_of(text_of(ids)[: place + len(stop)]), stop
         if fault == "abort":
             ids, finish = ids[:1], "abort"
         return self._shaped(ids, finish, index, stop_reason)
