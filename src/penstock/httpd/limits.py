@@ -12,6 +12,7 @@ The parser underneath has no limit of its own: it collects a header of any size.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 import resource
 import secrets
@@ -203,7 +204,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.write(_raw_reply(error))
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with contextlib.suppress(OSError):  # the client is gone already
+                self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 

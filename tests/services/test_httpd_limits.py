@@ -1,0 +1,221 @@
+"""Clients that are slow, large, or too many, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from penstock.httpd import Access, Limits, Scope, bind, router, scoped
+from penstock.httpd.guard import Guard
+from penstock.httpd.limits import protocol_under
+
+
+async def echo(request: Request) -> Response:
+    return Response(str(len(await request.body())))
+
+
+async def flood(request: Request) -> Response:
+    async def pieces():  # type: ignore[no-untyped-def]
+        for _ in range(1000):
+            yield b"x" * 65536
+
+    return StreamingResponse(pieces())
+
+
+@contextlib.contextmanager
+def serving(limits: Limits, *, max_body_bytes: int = 1 << 20) -> Iterator[int]:
+    """A server on a thread of its own; gives its port."""
+    with served(limits, max_body_bytes=max_body_bytes) as (port, _):
+        yield port
+
+
+@contextlib.contextmanager
+def served(limits: Limits, *, max_body_bytes: int = 1 << 20) -> Iterator[tuple[int, uvicorn.Server]]:
+    """Likewise, with the server to look at."""
+    app = router([scoped("/echo", echo, Scope.VIEW, methods=["GET", "POST"]), scoped("/flood", flood, Scope.VIEW)])
+    config = uvicorn.Config(
+        Guard(app, Access(max_body_bytes=max_body_bytes)),
+        log_level="critical",
+        http=protocol_under(limits),
+        ws="none",
+        timeout_keep_alive=limits.keep_alive_seconds,
+    )
+    server = uvicorn.Server(config)
+    listener = bind("127.0.0.1", 0)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield listener.getsockname()[1], server
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(10)
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    pieces = []
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def take_one(connection: socket.socket) -> None:
+    """Send a good request over an open connection, and read its whole answer."""
+    connection.sendall(GOOD)
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n5"):
+        piece = connection.recv(4096)
+        assert piece, answer
+        answer += piece
+
+
+GOOD = b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nhello"
+
+
+def good_request_seconds(port: int) -> float:
+    started = time.monotonic()
+    with connected(port) as connection:
+        connection.sendall(GOOD.replace(b"\r\nHost", b"\r\nConnection: close\r\nHost", 1))
+        assert answer_of(connection).endswith(b"\r\n\r\n5")
+    return time.monotonic() - started
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving(Limits(header_seconds=0.5, body_seconds=0.7, keep_alive_seconds=1, stalled_seconds=0.5, max_connections=1000)) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Large: " + b"x" * (80 << 10) + b"\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"".join(b"X-%d: %s\r\n" % (number, b"y" * 100) for number in range(1000)) + b"\r\n",
+        b"GET /echo?" + b"q" * (80 << 10) + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Endless: " + b"x" * (3 << 20),
+    ],
+    ids=["one large header", "many headers", "a long path", "a header without an end"],
+)
+def test_headers_over_64_kib_are_431_and_the_connection_ends(port: int, request_bytes: bytes) -> None:
+    with connected(port) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(request_bytes)
+        answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 431 "), answer[:200]
+    assert b'"code":"limit"' in answer
+    assert good_request_seconds(port) < 1
+
+
+def test_headers_just_under_the_limit_are_taken(port: int) -> None:
+    with connected(port) as connection:
+        connection.sendall(b"GET /echo HTTP/1.1\r\nConnection: close\r\nHost: 127.0.0.1\r\nX-Large: " + b"x" * (60 << 10) + b"\r\n\r\n")
+        assert answer_of(connection).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "missing"),
+    [(b"", b"headers"), (b"GET /echo HTTP/1.1\r\nHo", b"headers"), (b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhel", b"body")],
+)
+def test_a_client_that_does_not_finish_its_request_is_told_and_closed(port: int, sent: bytes, missing: bytes) -> None:
+    with connected(port) as connection:
+        connection.sendall(sent)
+        answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the " + missing + b" did not arrive" in answer
+
+
+def test_a_client_that_drips_its_request_is_closed_all_the_same(port: int) -> None:
+    with connected(port) as connection, pytest.raises(ConnectionError):
+        for byte in b"GET /echo HTTP/1.1\r\nX-Slow: " + b"x" * 10_000:
+            connection.sendall(bytes([byte]))
+            connection.settimeout(0.01)
+            with contextlib.suppress(TimeoutError):
+                if connection.recv(4096) == b"":
+                    raise ConnectionError("closed by the server")
+
+
+def test_an_idle_connection_is_closed_after_the_keep_alive_limit_and_serves_until_then(port: int) -> None:
+    with connected(port) as connection:
+        for _ in range(3):
+            take_one(connection)
+        assert answer_of(connection) == b""
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
+    with served(Limits(stalled_seconds=0.3)) as (port, server), connected(port) as connection:
+        connection.sendall(b"GET /flood HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert connection.recv(1)
+        deadline = time.monotonic() + 10
+        while server.server_state.connections:
+            assert time.monotonic() < deadline, "the connection is still open"
+            time.sleep(0.01)
+        # What had left the server before is all that ever comes.
+        assert len(answer_of(connection)) < 1000 * 65536
+
+
+def test_a_chunked_body_without_an_end_is_413_and_then_closed(port: int) -> None:
+    with connected(port) as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        with contextlib.suppress(ConnectionError):
+            for _ in range(40):
+                connection.sendall(chunk)
+        assert answer_of(connection).startswith(b"HTTP/1.1 413 ")
+
+
+def test_what_is_not_http_gets_an_error_in_our_shape(port: int) -> None:
+    with connected(port) as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"malformed"' in answer
+
+
+def test_one_connection_too_many_is_503_with_retry_after() -> None:
+    with serving(Limits(max_connections=4)) as port, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connected(port)) for _ in range(4)]
+        for connection in held:
+            take_one(connection)
+        with connected(port) as connection:
+            answer = answer_of(connection)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in answer
+        take_one(held[0])
+
+
+def test_500_slow_and_several_oversized_clients_leave_a_good_one_alone() -> None:
+    with serving(Limits(header_seconds=5.0, body_seconds=5.0)) as port, contextlib.ExitStack() as stack:
+        for number in range(500):
+            connection = stack.enter_context(connected(port))
+            connection.sendall(b"GET /echo HTTP/1.1\r\nX: " if number % 2 else b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\nx")
+
+        def oversized(_: int) -> bytes:
+            with connected(port) as connection, contextlib.suppress(ConnectionError):
+                connection.sendall(b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3932160\r\n\r\n")
+                for _ in range(60):
+                    connection.sendall(b"x" * 65536)
+                return connection.recv(12)
+            return b""
+
+        with ThreadPoolExecutor(4) as pool:
+            large = pool.map(oversized, range(8))
+            seconds = sorted(good_request_seconds(port) for _ in range(100))
+            assert set(large) <= {b"HTTP/1.1 413", b""}
+        assert seconds[98] < 1.0
