@@ -1,4 +1,4 @@
-"""Verbs that make something to start from: `init model`."""
+"""Verbs that make something to start from: `init model`, `init generator`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.making_generators import init_generator
 from penstock.errors import ConfigError
 
 
@@ -14,6 +15,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs of this file."""
     init = typer.Typer(help="Make something to start from.", no_args_is_help=True)
     init.command("model")(init_model)
+    init.command("generator")(init_generator)
     app.add_typer(init, name="init")
 
 

@@ -1,0 +1,355 @@
+"""Runs generators: finds them, starts one when a client names its task type, watches it, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from penstock.buffer.compat.generators.discovery import DescribeError, Discovery, Found, Outline, discover
+from penstock.buffer.compat.generators.frames import BlockingFrames, FrameError, Frames
+from penstock.buffer.compat.generators.hooks import CHILD_MODULE, START_SECONDS, ChildSettings, GeneratorHooks, start_generator_process
+from penstock.buffer.compat.generators.payload import PayloadDefaults, read_payload
+from penstock.buffer.compat.hooks import DefaultHooks, Hooks
+from penstock.errors import ConfigError, ConflictError, ProcessError, UnknownError
+from penstock.process.child import Child, note
+from penstock.process.logs import last_lines
+from penstock.process.restarts import describe_exit
+
+log = logging.getLogger(__name__)
+
+DEFAULT_FOLDER = Path("generator")
+"""Under the working directory; looked into if it is there."""
+MAX_LOG_BYTES = 64 * 1024 * 1024
+"""A log that is larger is put aside at the next start."""
+_LAST_LINES = 12
+
+
+async def _none_finished(_: str) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorsConfig:
+    """How generators are found and run."""
+
+    directory: Path
+    """Where their logs are: the buffer's directory."""
+    folders: tuple[Path, ...] = ()
+    """Folders of generator files, beside `generator/` under the working directory."""
+    data_root: Path = field(default_factory=Path.cwd)
+    """`input_file` must lie under it."""
+    buffer_url: str = ""
+    """Where a generator writes to if nobody tells it."""
+    group_size: int | None = None
+    """Repeats of a problem if nobody says how many."""
+    token: str | None = None
+    """What a generator tells the buffer, if the buffer wants a token."""
+    stop_seconds: float = 5.0
+    """Time for a generator to end well when it is told to stop."""
+    hook_seconds: float = 30.0
+    """Time for one call of a generator's own function."""
+
+    def __post_init__(self) -> None:
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise ConfigError(f"--generators: {folder} is not a folder")
+        if not self.data_root.is_dir():
+            raise ConfigError(f"--data-root: {self.data_root} is not a folder")
+
+
+class RolloutState(StrEnum):
+    """Where a generator is in its life."""
+
+    IDLE = "idle"
+    """Found, not started since the buffer was."""
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorState:
+    """A generator, as others may see it."""
+
+    task_type: str
+    file: str
+    """Its name, without the folder."""
+    functions: tuple[str, ...]
+    """Of the five, those that it brings."""
+    state: RolloutState = RolloutState.IDLE
+    pid: int | None = None
+    started_at: float | None = None
+    """Seconds since 1970."""
+    ended_at: float | None = None
+    num_skipped: int = 0
+    """Instances, counted once for each epoch, that it was told to skip."""
+    reason: str | None = None
+    """Why it failed."""
+    last_lines: tuple[str, ...] = ()
+    """The end of its log, if it failed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Life:
+    """One start of a generator."""
+
+    found: Found
+    payload: dict[str, Any]
+    log_file: Path
+    child: Child
+    frames: Frames
+    state: RolloutState = RolloutState.STARTING
+    started_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
+    is_stopping: bool = False
+    reason: str | None = None
+    watcher: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_at is not None
+
+    async def watch(self) -> None:
+        """Follow the process to its end."""
+        hearing = asyncio.create_task(self._hear())
+        exit_code = await self.child.wait()
+        await hearing
+        self.frames.close()
+        if self.is_stopping:
+            self.state = RolloutState.STOPPED
+        elif exit_code == 0:
+            self.state = RolloutState.FINISHED
+        else:
+            self.state = RolloutState.FAILED
+            self.reason = self.reason or f"the process ended with {describe_exit(exit_code)}"
+        self.ended_at = time.time()
+        note(self.log_file, f"{self.state}{f': {self.reason}' if self.reason else ''}")
+        log.log(logging.WARNING if self.state is RolloutState.FAILED else logging.INFO, "generator %s has %s", self.found.task_type, self._outcome())
+
+    def _outcome(self) -> str:
+        return {RolloutState.FAILED: f"failed: {self.reason}", RolloutState.STOPPED: "been stopped"}.get(self.state, "finished")
+
+    async def _hear(self) -> None:
+        with contextlib.suppress(FrameError):
+            while True:
+                told = await self.frames.receive()
+                if "failed" in told:
+                    self.reason = str(told["failed"])
+                else:
+                    self.state = RolloutState.RUNNING
+
+    def shown(self) -> GeneratorState:
+        has_failed = self.state is RolloutState.FAILED
+        return GeneratorState(
+            task_type=self.found.task_type,
+            file=self.found.path.name,
+            functions=tuple(sorted(self.found.hooks)),
+            state=self.state,
+            pid=None if self.is_over else self.child.id.pid,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            num_skipped=len(self.payload["skip_instance_ids"]),
+            reason=self.reason if has_failed else None,
+            last_lines=tuple(last_lines(self.log_file, _LAST_LINES)) if has_failed else (),
+        )
+
+
+class Generators:
+    """All generators of a buffer. Make it in the event loop of the service, `close` it there.
+
+    `finished_ids(task_type)` gives the instances that the store has finished, once for each pass: a started generator is told to skip them.
+    """
+
+    def __init__(self, config: GeneratorsConfig, finished_ids: Callable[[str], Awaitable[Sequence[str]]] = _none_finished) -> None:
+        self._config = config
+        self._finished_ids = finished_ids
+        self._lock = asyncio.Lock()
+        self._lives: dict[str, _Life] = {}
+        self._hooks: dict[str, GeneratorHooks] = {}
+        self._told: set[tuple[Path, str]] = set()
+        self._settings = self._child_settings()
+        self._discovery = self._look()
+
+    @property
+    def discovery(self) -> Discovery:
+        """What was found when it was last looked."""
+        return self._discovery
+
+    async def start(self, payload: dict[str, Any]) -> GeneratorState:
+        """Start the generator that `payload["task_type"]` names.
+
+        While it runs, the same payload again is answered with its state and starts nothing; another one raises `ConflictError`. Raises `InvalidError` for
+        a payload that it cannot be given, `UnknownError` for a task type that nobody has.
+        """
+        config = self._config
+        defaults = PayloadDefaults(data_root=config.data_root, buffer_url=config.buffer_url, group_size=config.group_size)
+        data = read_payload(payload, defaults)
+        task_type = data["task_type"]
+        async with self._lock:
+            self._discovery = await asyncio.to_thread(self._look)
+            found = self._discovery.found.get(task_type)
+            if found is None:
+                raise UnknownError(f"no generator has TASK_TYPE {task_type[:200]!r}; there are {', '.join(sorted(self._discovery.found))}")
+            running = self._lives.get(task_type)
+            if running is not None and not running.is_over:
+                if _told_apart(running.payload) == _told_apart(data):
+                    return running.shown()
+                raise ConflictError(f"generator {task_type} is running with another payload; stop it first: POST /generators/{quote(task_type)}/stop")
+            data["skip_instance_ids"] = merged(data["skip_instance_ids"], await self._finished_ids(task_type))
+            await self._renew_hooks(task_type)
+            self._lives[task_type] = life = await self._begin(found, data)
+            return life.shown()
+
+    async def stop(self, task_type: str) -> GeneratorState:
+        """Stop a generator, with all that it has started: SIGTERM, and SIGKILL after `stop_seconds`. Does nothing for one that has ended."""
+        async with self._lock:
+            life = self._lives.get(task_type)
+            if life is None:
+                raise UnknownError(f"generator {task_type[:200]!r} was never started")
+            await self._stop(life)
+            return life.shown()
+
+    def states(self) -> list[GeneratorState]:
+        """How each known generator stands, by task type."""
+        idle = {
+            found.task_type: GeneratorState(task_type=found.task_type, file=found.path.name, functions=tuple(sorted(found.hooks)))
+            for found in self._discovery.found.values()
+        }
+        started = {task_type: life.shown() for task_type, life in self._lives.items()}
+        return [state for _, state in sorted({**idle, **started}.items())]
+
+    def logs(self, task_type: str, num_lines: int = 100) -> list[str]:
+        """The end of a generator's log; empty if it was never started."""
+        if task_type not in self._discovery.found and task_type not in self._lives:
+            raise UnknownError(f"no generator has TASK_TYPE {task_type[:200]!r}")
+        return last_lines(self._log_file(task_type, ".log"), num_lines)
+
+    def hooks(self, task_type: str) -> Hooks:
+        """The functions that the generator of a task type brings."""
+        found = self._discovery.found.get(task_type)
+        if found is None or not found.hooks:
+            return DefaultHooks()
+        known = self._hooks.get(task_type)
+        if known is None or known.found != found:
+            known = GeneratorHooks(found, self._settings, self._log_file(task_type, ".hooks.log"), deadline_seconds=self._config.hook_seconds)
+            self._hooks[task_type] = known
+        return known
+
+    async def close(self) -> None:
+        """Stop everything."""
+        async with self._lock:
+            await asyncio.gather(*(self._stop(life) for life in self._lives.values()), *(hooks.close() for hooks in self._hooks.values()))
+
+    async def _begin(self, found: Found, payload: dict[str, Any]) -> _Life:
+        log_file = self._log_file(found.task_type, ".log")
+        if log_file.exists() and log_file.stat().st_size > MAX_LOG_BYTES:
+            log_file.replace(log_file.with_name(log_file.name + ".1"))
+        try:
+            child, frames = await start_generator_process("rollout", found, self._settings, log_file, {"payload": payload})
+        except (OSError, FrameError) as error:
+            raise ProcessError(f"generator {found.task_type} cannot be started: {error}") from None
+        life = _Life(found, payload, log_file, child, frames)
+        life.watcher = asyncio.create_task(life.watch())
+        log.info("generator %s (%s) runs as process %d", found.task_type, found.path.name, child.id.pid)
+        return life
+
+    async def _renew_hooks(self, task_type: str) -> None:
+        """Let go of functions that are not those of their file any more; the file that is about to be run may have changed, too."""
+        for name, hooks in list(self._hooks.items()):
+            if name == task_type or self._discovery.found.get(name) != hooks.found:
+                del self._hooks[name]
+                await hooks.close()
+
+    async def _stop(self, life: _Life) -> None:
+        if life.is_over:
+            return
+        life.is_stopping = True
+        await life.child.stop(self._config.stop_seconds)
+        assert life.watcher is not None
+        await life.watcher
+
+    def _look(self) -> Discovery:
+        """Look for generators again; what is refused is told once."""
+        discovery = discover(self._settings.folders, lambda path: describe(path, self._settings))
+        for refused in discovery.refused:
+            if (refused.path, refused.reason) not in self._told:
+                self._told.add((refused.path, refused.reason))
+                log.warning("%s is not used as a generator: %s", refused.path, refused.reason)
+        return discovery
+
+    def _child_settings(self) -> ChildSettings:
+        folders = tuple(dict.fromkeys(folder.resolve() for folder in (DEFAULT_FOLDER, *self._config.folders)))
+        # Not the server's own secrets: a generator writes items, and needs no more than that.
+        return ChildSettings(folders=folders, environment={"PENSTOCK_TOKENS": "", "PENSTOCK_TOKEN": self._config.token or "", "PYTHONUNBUFFERED": "1"})
+
+    def _log_file(self, task_type: str, suffix: str) -> Path:
+        return self._config.directory / "generators" / (quote(task_type, safe="")[:200] + suffix)
+
+
+def merged(ids: Sequence[str | int], finished: Sequence[str]) -> list[str | int]:
+    """Ids to skip: those of the client, and those that the store has finished more often than the client says.
+
+    >>> merged(["a", 7], ["a", "a", "7", "b"])
+    ['a', 7, 'a', 'b']
+    """
+    known = Counter(str(id) for id in ids)
+    more: list[str | int] = []
+    for id in finished:
+        if known[id] > 0:
+            known[id] -= 1
+        else:
+            more.append(id)
+    return [*ids, *more]
+
+
+def describe(path: Path, settings: ChildSettings, *, seconds: float = START_SECONDS) -> Outline:
+    """What a file defines, found out by running it in another process. Raises `DescribeError`."""
+    near, far = socket.socketpair()
+    with near, far:
+        process = subprocess.Popen(
+            [sys.executable, "-m", CHILD_MODULE, "describe", str(far.fileno())],
+            pass_fds=[far.fileno()],
+            env={**os.environ, **settings.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        far.close()
+        near.settimeout(seconds)
+        frames = BlockingFrames(near)
+        try:
+            frames.send({"file": str(path), "folders": [str(folder) for folder in settings.folders]})
+            told = frames.receive()
+        except TimeoutError:
+            raise DescribeError(f"it was not done after {seconds:g} s") from None
+        except (EOFError, OSError):
+            raise DescribeError("its process ended without a word") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if "failed" in told:
+        raise DescribeError(told["failed"])
+    return Outline(task_type=told["task_type"], names=frozenset(told["names"]))
+
+
+def _told_apart(payload: dict[str, Any]) -> dict[str, Any]:
+    """What makes a payload another one: not what is to be skipped, which changes while it runs."""
+    return {key: value for key, value in payload.items() if key != "skip_instance_ids"}
