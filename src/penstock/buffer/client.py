@@ -16,6 +16,7 @@ import aiohttp
 from yarl import URL
 
 from penstock.buffer import api
+from penstock.buffer.checks.findings import Finding, Findings
 from penstock.buffer.core import StoredGroup
 from penstock.buffer.intake import decode_annotation, decode_rollout
 from penstock.buffer.story import Story
@@ -147,6 +148,19 @@ class BufferClient:
     async def where(self, asked: str) -> Story:
         """The story of a group id, a rollout's uid, or `<group>#<member>`."""
         return read_body(await self._call("GET", f"/where/{quote(asked)}"), Story)
+
+    async def verify(self) -> tuple[Finding, ...]:
+        """Have the buffer check what it holds of the run. Takes as long as reading all of it; asked once, without a deadline."""
+        assert self._session is not None, "use the client as a context: async with BufferClient(...)"
+        url = f"{self.url}/v1/runs/{quote(self.run)}/verify"
+        try:
+            async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0)) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise StoreError(f"the buffer at {self.url} did not answer: {error}") from None
+        if response.status >= 300:
+            raise _error_of(response.status, answer)
+        return read_body(answer, Findings).findings
 
     async def export(self, query: Sequence[tuple[str, str]] = ()) -> AsyncIterator[bytes]:
         """Stored rollouts, a line of JSON each, as they arrive. `query`: see `buffer.selection`. A stream that breaks off raises `StoreError`."""

@@ -106,7 +106,7 @@ def _source(word: str, parent: Path, token_file: Path | None) -> Source:
     from penstock.orchestrator.rundir import find_run
 
     if word.startswith(("http://", "https://")):
-        return UrlSource(word, token=_token(token_file))
+        return UrlSource(word, token=token_of(token_file))
     if (Path(word) / "store.sqlite").is_file():
         return DirectorySource(Path(word))
     return DirectorySource(find_run(word, parent).path)
@@ -122,7 +122,8 @@ def _all_sources(parent: Path) -> list[Source]:
     return [DirectorySource(path) for path in found if (path / "buffer" / "store.sqlite").is_file()]
 
 
-def _token(path: Path | None) -> str | None:
+def token_of(path: Path | None) -> str | None:
+    """The token in a file; None without one."""
     if path is None:
         return None
     try:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.runs import DirOption, RunArgument
+
+if TYPE_CHECKING:
+    from penstock.buffer.checks import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -16,22 +20,41 @@ def register(app: typer.Typer) -> None:
     app.command()(replay)
 
 
-def verify(run: RunArgument, dir: DirOption = Path("runs")) -> None:
-    """Reconcile what writers were told, what the store holds and what checkpoints consumed. Exit 1 if a promise is broken."""
-    from penstock.orchestrator.rundir import find_run
-
-    run_dir = find_run(run, dir)
-    from penstock.lab.verify import verify as check
-
-    findings = check(run_dir.path)
-    for finding in findings:
-        typer.echo(f"{'BROKEN' if finding.broken else 'ok':<8}{finding.promise:<4}{finding.checked}")
-        for sentence in finding.broken:
-            typer.echo(f"            {sentence}")
-    broken = sum(len(finding.broken) for finding in findings)
+def verify(
+    run: Annotated[str, typer.Argument(help="Name or directory of a run, directory of a buffer, or URL of one.", metavar="RUN|DIR|URL")],
+    dir: DirOption = Path("runs"),
+    token_file: Annotated[Path | None, typer.Option(help="File with the token to send to a URL; otherwise PENSTOCK_TOKEN is sent.")] = None,
+) -> None:
+    """Reconcile what writers were told, what the store and the archive hold and what checkpoints consumed. Exit 1 if a promise is broken."""
+    findings = _findings(run, dir, token_file)
+    for name, found in findings.items():
+        if len(findings) > 1:
+            typer.echo(f"run {name}")
+        for finding in found:
+            typer.echo(f"{'BROKEN' if finding.broken else 'ok':<8}{finding.promise:<4}{finding.checked}")
+            for sentence in finding.broken:
+                typer.echo(f"            {sentence}")
+    broken = sum(len(finding.broken) for found in findings.values() for finding in found)
     typer.echo(f"{broken} things are wrong" if broken else "everything is accounted for")
     if broken:
         raise typer.Exit(1)
+
+
+def _findings(asked: str, dir: Path, token_file: Path | None) -> dict[str, tuple[Finding, ...]]:
+    """What a check of a run's directory, a buffer's, or a URL finds, by run."""
+    if asked.startswith(("http://", "https://")):
+        from penstock.cli.looking import token_of
+        from penstock.lab.verify import verify_url
+
+        return verify_url(asked, token=token_of(token_file))
+    from penstock.lab.verify import verify as verify_run
+    from penstock.lab.verify import verify_buffer
+    from penstock.orchestrator.rundir import find_run
+
+    if (Path(asked) / "store.sqlite").is_file():
+        return verify_buffer(Path(asked))
+    path = find_run(asked, dir).path
+    return {path.name: verify_run(path)}
 
 
 def replay(run: RunArgument, dir: DirOption = Path("runs")) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 from penstock.buffer.checks import Finding, Looked, check_run, check_store, finding
+from penstock.buffer.client import BufferClient
 from penstock.buffer.serving import STORE_FILE
 from penstock.errors import ConflictError, UnknownError
 from penstock.lab.archive import Archive, opened
 from penstock.lab.lineage import kept, servable
 from penstock.lab.records import acknowledged
 
-__all__ = ["RUN_CHECKS", "Finding", "verify", "verify_buffer"]
+__all__ = ["RUN_CHECKS", "Finding", "verify", "verify_buffer", "verify_url"]
 
 RUN_CHECKS: tuple[tuple[str, Callable[[Archive], Looked]], ...] = (("D1", acknowledged), ("F4", servable), ("C1", kept))
 """What is looked into besides the buffer itself, under the promise that it would break."""
@@ -34,3 +36,18 @@ def verify_buffer(directory: Path) -> dict[str, tuple[Finding, ...]]:
     if not path.is_file():
         raise UnknownError(f"{directory} is neither the directory of a run nor that of a buffer: it has no {STORE_FILE}")
     return check_store(path)
+
+
+def verify_url(url: str, *, token: str | None = None) -> dict[str, tuple[Finding, ...]]:
+    """Have a buffer that is being served check itself, run by run."""
+
+    async def ask() -> dict[str, tuple[Finding, ...]]:
+        async with BufferClient(url, "-", token=token, deadline_seconds=10.0) as client:
+            names = await client.runs()
+        found = {}
+        for name in names:
+            async with BufferClient(url, name, token=token) as client:
+                found[name] = await client.verify()
+        return found
+
+    return asyncio.run(ask())

@@ -1,6 +1,6 @@
 """Archive files on disk.
 
-A file is written and synced under a hidden name (`.demo.00000004.parquet`). Then the store commits, in one transaction, that it exists and that the bytes
+A file is written and synced under a hidden name (`.demo.00000004.parquet.part`). Then the store commits, in one transaction, that it exists and that the bytes
 in it need not be kept any more; then it gets its own name. So what can be seen is complete and on record, and killed anywhere nothing is lost or there
 twice: a hidden file that the store knows is renamed by the next life, one that it does not know is removed.
 """
@@ -89,13 +89,13 @@ def tidy(store_directory: Path, archive_directory: Path, files: Sequence[Archive
             show_file(path)
         else:
             remove_file(path)
-    for hidden in archive_directory.glob(".*.parquet"):
+    for hidden in archive_directory.glob(".*.parquet.part"):
         hidden.unlink()
 
 
 def hidden_path(path: Path) -> Path:
     """What a file is called until the store knows it."""
-    return path.with_name(f".{path.name}")
+    return path.with_name(f".{path.name}.part")
 
 
 def file_digest(path: Path) -> str:

@@ -42,6 +42,13 @@ class Finding:
     """What is wrong, a sentence each; empty if nothing is."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All that was looked into of a run."""
+
+    findings: tuple[Finding, ...]
+
+
 def finding(promise: str, check: Callable[[H], Looked], held: H) -> Finding:
     """Look into a promise. Damage that does not even let us look is a finding too, and does not hide the others."""
     try:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Router
 
 import penstock
-from penstock.buffer.routes import enriching, health, learning, leasing, looking, producing, runs
+from penstock.buffer.routes import enriching, health, learning, leasing, looking, producing, runs, verifying
 from penstock.buffer.service import BufferService
 from penstock.httpd import Scope, reply, router
 from penstock.httpd.openapi import openapi
@@ -35,6 +35,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
     *enriching.OPERATIONS,
     *learning.OPERATIONS,
     *leasing.OPERATIONS,
+    *verifying.OPERATIONS,
 )
 
 

@@ -101,6 +101,11 @@ class SqliteStore:
                 raise
         self._remember_damage()
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     # Writing
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
