@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.buffer.archive.config import ArchiveConfig
+from penstock.buffer.compat.config import CompatConfig
 from penstock.errors import ConfigError
 from penstock.httpd import Access
 
@@ -32,6 +33,13 @@ class BufferConfig:
     """Where archive files go; `archive` beside the store if not given."""
     metrics: Path | None = None
     """File for the metrics of each batch; `metrics/<run>.jsonl` beside the store if not given."""
+
+    compat: CompatConfig = field(default_factory=CompatConfig)
+    """How items of the compatible routes become groups."""
+    generators: tuple[Path, ...] = ()
+    """Folders with generators, beside `generator/` under the working directory."""
+    data_root: Path = field(default_factory=Path.cwd)
+    """Where the input files of generators must lie."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -141,6 +141,10 @@ class BufferService:
         finally:
             self._waiting -= 1
 
+    def next_change(self) -> asyncio.Event:
+        """Set when something has changed for those who wait. Ask for it before looking whether to wait."""
+        return self._changed
+
     async def check(self) -> None:
         """A real durable write. Raises `StoreError` if there cannot be one."""
         self._check_whole()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+
+import uvloop
+from starlette.types import ASGIApp
 
 from penstock.buffer.archive.archiver import archiving
 from penstock.buffer.batches import BatchLog
+from penstock.buffer.compat.generators import Generators, GeneratorsConfig
+from penstock.buffer.compat.routes import CompatRoutes
+from penstock.buffer.compat.service import CompatService
 from penstock.buffer.config import BufferConfig
 from penstock.buffer.routes import buffer_routes
 from penstock.buffer.service import BufferService
 from penstock.buffer.store.sqlite import SqliteStore
 from penstock.errors import StoreError
-from penstock.httpd import bind, serve_app
+from penstock.httpd import Scope, bind, serve_app
 
 STORE_FILE = "store.sqlite"
 """Name of the store in the buffer's directory."""
@@ -21,7 +27,8 @@ STORE_FILE = "store.sqlite"
 def serve_buffer(config: BufferConfig) -> None:
     """Serve the buffer in `config.directory` until SIGTERM. Raises `StoreError` or `ConfigError` if it cannot start."""
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(config))
+        # A write is mostly the price of its request, and this loop's is half of the other's.
+        uvloop.run(_serve(config))
 
 
 async def _serve(config: BufferConfig) -> None:
@@ -35,5 +42,32 @@ async def _serve(config: BufferConfig) -> None:
     batches = BatchLog(config.metrics, config.directory / "metrics")
     service = BufferService(store, expire_seconds=config.expire_seconds, max_waiting=config.max_waiting, on_batch=batches)
     archive_directory = config.archive_directory or config.directory / "archive"
-    async with service.running(), archiving(service, config.archive, store_directory=config.directory, directory=archive_directory):
-        await serve_app(buffer_routes(service), config.access, listener, port_file=config.port_file)
+    async with (
+        service.running(),
+        archiving(service, config.archive, store_directory=config.directory, directory=archive_directory),
+        _compatible(service, config, listener.getsockname()[1]) as app,
+    ):
+        await serve_app(app, config.access, listener, port_file=config.port_file)
+
+
+@contextlib.asynccontextmanager
+async def _compatible(service: BufferService, config: BufferConfig, port: int) -> AsyncIterator[ASGIApp]:
+    """The native app behind the compatible routes; generators end with it."""
+    host = f"[{config.access.host}]" if ":" in config.access.host else config.access.host
+    compat = CompatService(service, config.compat, lambda task_type: generators.hooks(task_type))
+    generators = Generators(
+        GeneratorsConfig(
+            directory=config.directory,
+            folders=config.generators,
+            data_root=config.data_root,
+            buffer_url=f"http://{host}:{port}",
+            group_size=config.compat.group_size,
+            token=next((token.value for token in config.access.known_tokens if Scope.PRODUCE in token.scopes), None),
+        ),
+        compat.finished_ids,
+    )
+    try:
+        async with compat.running():
+            yield CompatRoutes(buffer_routes(service), compat, generators)
+    finally:
+        await generators.close()

@@ -51,9 +51,21 @@ def buffer(
     archive_every_seconds: Annotated[float | None, typer.Option(help="How often to look for some.  [5]")] = None,
     archive_keep_seconds: Annotated[float | None, typer.Option(help="Delete files whose groups all ended longer ago.")] = None,
     archive_keep_bytes: Annotated[int | None, typer.Option(help="Delete the oldest files of a run when all are bigger together.")] = None,
+    run: Annotated[str | None, typer.Option(help="Run of items that come by the compatible routes.  [default]")] = None,
+    task_type: Annotated[str | None, typer.Option(help="Environment of such items.  [default]")] = None,
+    group_size: Annotated[int | None, typer.Option(help="Items of one group.  [8]")] = None,
+    min_valid_group_size_ratio: Annotated[float | None, typer.Option(help="Share of its items that finishes a group.  [1.0]")] = None,
+    min_valid_item_size_ratio: Annotated[float | None, typer.Option(help="Share of a group that must be left after filtering.  [0.7]")] = None,
+    group_timeout_seconds: Annotated[float | None, typer.Option(help="A group without a new item for so long is finished too.  [300]")] = None,
+    min_timeout_group_size_ratio: Annotated[float | None, typer.Option(help="Share of its items that such a group needs.  [0.7]")] = None,
+    max_buffer_size: Annotated[int | None, typer.Option(help="Items that may wait to be read.  [1000000000]")] = None,
+    max_buffer_bytes: Annotated[int | None, typer.Option(help="Bytes that may wait to be read.")] = None,
+    generators: Annotated[list[Path] | None, typer.Option(help="Folder with *_generator.py files, beside ./generator; may be repeated.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where input files of generators must lie; the working directory without it.")] = None,
 ) -> None:
-    """Serve a durable rollout buffer."""
+    """Serve a durable rollout buffer: the native API under /v1, and the seed's routes (/buffer/write, /get_rollout_data, /start_rollout, ...)."""
     from penstock.buffer.archive.config import ArchiveConfig
+    from penstock.buffer.compat.config import CompatConfig
     from penstock.buffer.config import BufferConfig
     from penstock.buffer.serving import serve_buffer
     from penstock.httpd import Access, read_tokens
@@ -67,6 +79,17 @@ def buffer(
         "keep_seconds": archive_keep_seconds,
         "keep_bytes": archive_keep_bytes,
     }
+    compat = {
+        "run": run,
+        "task_type": task_type,
+        "group_size": group_size,
+        "min_valid_group_size_ratio": min_valid_group_size_ratio,
+        "min_valid_item_size_ratio": min_valid_item_size_ratio,
+        "group_timeout_seconds": group_timeout_seconds,
+        "min_timeout_group_size_ratio": min_timeout_group_size_ratio,
+        "max_buffer_size": max_buffer_size,
+        "max_buffer_bytes": max_buffer_bytes,
+    }
     config = BufferConfig(
         directory=dir,
         port=port,
@@ -76,6 +99,9 @@ def buffer(
         metrics=metrics,
         archive=ArchiveConfig(enabled=archive, **{name: value for name, value in given.items() if value is not None}),  # type: ignore[arg-type]
         archive_directory=archive_dir,
+        compat=CompatConfig(**{name: value for name, value in compat.items() if value is not None}),  # type: ignore[arg-type]
+        generators=tuple(generators or ()),
+        data_root=data_root or Path.cwd(),
     )
     with _starting():
         serve_buffer(config)

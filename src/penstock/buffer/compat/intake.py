@@ -1,0 +1,96 @@
+"""From the bytes of an item to what the laws look at. Forgiving where old clients need it, strict about what would reach training."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+from urllib.parse import quote
+
+from penstock.buffer.compat.defaults import in_range
+from penstock.errors import InvalidError
+from penstock.ledger.arrivals import Item
+from penstock.wire import digest, parse_json, split_items
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+=~-]{1,200}")
+_LONGEST = 200
+"""Characters of an id that is kept as it is: room for the pass, and for what our own ids allow."""
+MOST_ITEMS = 65_536
+"""Items in one request."""
+
+
+def read_items(body: bytes, task_type: str) -> list[Item]:
+    """The items of a request: one object, or a list of them. Raises `InputError` that names the item and the field; then none is taken."""
+    value = parse_json(body)
+    if type(value) is dict:
+        return [item_of(value, body, task_type)]
+    if type(value) is not list or not 0 < len(value) <= MOST_ITEMS:
+        raise InvalidError(f"the body must be an item or a list of 1 to {MOST_ITEMS} items")
+    items = []
+    for place, (item, raw) in enumerate(zip(value, split_items(body, "json"), strict=True)):
+        try:
+            items.append(item_of(item, raw, task_type))
+        except InvalidError as error:
+            raise InvalidError(f"item {place}: {error}") from None
+    return items
+
+
+def item_of(value: Any, body: bytes, task_type: str) -> Item:
+    """One item. Its bytes are kept as they came."""
+    if type(value) is not dict:
+        raise InvalidError(f"must be an object, got {_shown(value)}")
+    instance = id_text(value, "instance_id")
+    reward = reward_of(value)
+    return Item(
+        uid=id_of(id_text(value, "uid")),
+        instance=instance,
+        problem_id=id_of(instance),
+        environment=task_type,
+        reward=reward,
+        kept=in_range(reward) and type(value.get("messages")) is list,
+        body=body,
+        digest=digest(body),
+    )
+
+
+def reward_of(value: dict[str, Any]) -> float | None:
+    """The reward as a number; None for an item that has failed. A boolean is 0 or 1."""
+    if "reward" not in value:
+        raise InvalidError("reward is missing; a failed item says null, or a number below 0")
+    reward = value["reward"]
+    if reward is None:
+        return None
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise InvalidError(f"reward must be a finite number, a boolean or null, got {_shown(reward)}")
+    return float(reward)
+
+
+def id_text(value: dict[str, Any], field: str) -> str:
+    """An id as text: a text that is not empty, or an integer."""
+    text = value.get(field)
+    if type(text) is int:
+        return str(text)
+    if type(text) is not str or not text or len(text) > 4096:
+        raise InvalidError(f"{field} must be a text of 1 to 4096 characters or an integer, got {_shown(text)}")
+    if not text.isprintable():
+        raise InvalidError(f"{field} has a control character, got {_shown(text)}")
+    return text
+
+
+def id_of(text: str) -> str:
+    """Free text as an id of ours: what our ids do not allow is percent-encoded, so that different texts have different ids.
+
+    >>> id_of("train/17"), id_of("a b%"), id_of("..")
+    ('train/17', 'a%20b%25', '.%2E')
+    """
+    if _PLAIN.fullmatch(text) is not None and ".." not in text:
+        return text
+    encoded = quote(text, safe="_.:/@+=~-").replace("..", ".%2E")
+    if len(encoded) <= _LONGEST:
+        return encoded
+    return f"{encoded[: _LONGEST - 33].rstrip('%.')}%{digest(text.encode())}"
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

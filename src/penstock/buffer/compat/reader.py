@@ -1,0 +1,285 @@
+"""Reads of the compatible routes: which groups are given, for good, and the record that lets the same read be served again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+from penstock.buffer.compat import reading
+from penstock.buffer.compat.hooks import HookFault, Hooks, HookSettings
+from penstock.buffer.compat.progress import Progress
+from penstock.buffer.compat.reading import GROUPS_AT_ONCE, Chosen, Served
+from penstock.buffer.compat.state import READER, CompatState
+from penstock.errors import UnknownError
+from penstock.ledger.arrivals import Reading, finished
+from penstock.ledger.leases import find_lease, leasable
+from penstock.types import GroupRecord, GroupState, LeaseRequest
+
+IN_MEMORY_BYTES = 32 * 1024 * 1024
+"""What a generator's own functions have made of a read goes to a file above this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a read gives."""
+
+    read_id: str | None
+    """None if nothing was taken."""
+    num_items: int
+    """Items in `items`; of a read that was short, those that there would have been."""
+    meta_info: dict[str, Any]
+    items: AsyncIterator[list[bytes]] | None
+    """Encoded items, a few groups at a time, to be used up once. None if there is nothing to give."""
+    damaged: list[str] = field(default_factory=list)
+    """Groups whose bytes were found damaged on the way and left out; complete when `items` is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a group's encoded items lie in the file of `_Made`."""
+
+    group: Chosen
+    start: int
+    lengths: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Made:
+    """What hooks have made of groups: encoded items one after the other."""
+
+    file: IO[bytes]
+    places: list[_Place] = field(default_factory=list)
+    dropped: list[tuple[Chosen, str]] = field(default_factory=list)
+    num_items: int = 0
+
+    def add(self, group: Chosen, items: Sequence[bytes]) -> None:
+        """Keep the items of a group."""
+        self.places.append(_Place(group, self.file.tell(), tuple(map(len, items))))
+        self.file.writelines(items)
+        self.num_items += len(items)
+
+    async def items(self, places: Sequence[_Place]) -> AsyncIterator[list[bytes]]:
+        """What was kept of some groups."""
+        with self.file:
+            for place in places:
+                self.file.seek(place.start)
+                yield [self.file.read(length) for length in place.lengths]
+
+
+class Reader:
+    """One read at a time; writers go on meanwhile."""
+
+    def __init__(self, state: CompatState, hooks: Callable[[str], Hooks]) -> None:
+        self._state = state
+        self._hooks = hooks
+        self._turn = asyncio.Lock()
+
+    async def read(self, batch_size: int | None) -> Batch:
+        """Take the groups that are valid, for good: all of them, or the fewest, oldest first, that make `batch_size` items.
+
+        Groups that the hooks refuse are dropped on the way, also when there is too little.
+        """
+        async with self._turn:
+            state = self._state
+            state.look()
+            await state.service.settled()
+            if not state.is_open:
+                return Batch(read_id=None, num_items=0, meta_info=_meta(state.progress), items=None)
+            hooks = {name: self._hooks(name) for name in {*state.ledger.ready, *state.ledger.trays, state.task_type}}
+            if any(each.overridden for each in hooks.values()):
+                return await self._read_through(hooks, batch_size)
+            return await self._read_by_rewards(batch_size)
+
+    async def read_again(self, read_id: str) -> Batch:
+        """What an earlier read gave. Raises `UnknownError` if there was none."""
+        state = self._state
+        lease = find_lease(state.ledger, state.service.buffer.store, read_id) if state.is_open else None
+        if lease is None or lease.consumer != READER:
+            raise UnknownError(f"no read {read_id}")
+        await state.service.settled()
+        found = (state.ledger.find_group(state.service.buffer.store, planned.id) for planned in lease.groups)
+        groups = [Chosen.of(group) for group in found if group is not None and group.arrival is not None]
+        damaged: list[str] = []
+        items = self._made_again(groups, damaged) if lease.facts.get("hooks") == "generator" else self._served(groups, damaged)
+        meta = {"read_id": read_id, "served_again": True, "finished_groups": []}
+        return Batch(read_id=read_id, num_items=int(lease.facts["num_items"]), meta_info=meta, items=items, damaged=damaged)
+
+    async def peek(self, batch_size: int) -> Batch:
+        """The oldest groups that the default hooks would serve, without taking them."""
+        state = self._state
+        state.look()
+        await state.service.settled()
+        chosen, _, num_items = self._choose(batch_size) if state.is_open else ([], {}, 0)
+        damaged: list[str] = []
+        items = self._served(chosen, damaged) if chosen else None
+        return Batch(read_id=None, num_items=num_items, meta_info=_meta(state.progress), items=items, damaged=damaged)
+
+    # By the default hooks: nothing is opened before it is served
+
+    async def _read_by_rewards(self, batch_size: int | None) -> Batch:
+        chosen, dropped, num_items = self._choose(batch_size)
+        meta = _meta(self._state.progress)
+        if not chosen or (batch_size is not None and num_items < batch_size):
+            return await self._short(dropped, num_items, meta)
+        damaged: list[str] = []
+        return await self._taken(chosen, dropped, num_items, meta, "default", self._served(chosen, damaged), damaged)
+
+    def _choose(self, batch_size: int | None) -> tuple[list[Chosen], dict[str, str], int]:
+        """Groups to serve, groups to drop with their reasons, and how many items the former make."""
+        chosen: list[Chosen] = []
+        dropped: dict[str, str] = {}
+        num_items = 0
+        for group in self._ready():
+            settings = self._state.settings(group.environment)
+            verdict = reading.verdict_by_rewards(group, int(group.size * settings.min_valid_group_size_ratio), settings.min_valid_items(group.size))
+            if isinstance(verdict, str):
+                dropped[group.id] = verdict
+                continue
+            chosen.append(group)
+            num_items += verdict
+            if batch_size is not None and num_items >= batch_size:
+                break
+        return chosen, dropped, num_items
+
+    def _ready(self) -> Iterator[Chosen]:
+        return (Chosen.of(group) for group in leasable(self._state.ledger, LeaseRequest()) if group.arrival is not None)
+
+    async def _served(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[list[bytes]]:
+        for group, bodies in self._bodies(groups):
+            if bodies is None:
+                damaged.append(group.id)
+            else:
+                yield reading.serve_by_rewards(group, bodies)
+
+    def _bodies(self, groups: Sequence[Chosen]) -> Iterator[tuple[Chosen, list[bytes] | None]]:
+        for start in range(0, len(groups), GROUPS_AT_ONCE):
+            yield from reading.stored_items(self._state.service.buffer.store, self._state.config.run, groups[start : start + GROUPS_AT_ONCE])
+
+    # Through functions that a generator brings
+
+    async def _read_through(self, hooks: Mapping[str, Hooks], batch_size: int | None) -> Batch:
+        progress, state = self._state.progress, self._state
+        meta = _meta(progress)
+        own = hooks[state.task_type]
+        if "get_group_data_meta_info" in own.overridden:
+            known = state.ledger.readers.get(READER)
+            told = await own.get_group_data_meta_info(reading.raw_groups(state.service.buffer.store, state.config.run, known.read_at if known else -1.0))
+            meta |= {"hook_error": f"{told.hook}: {told.message}"} if isinstance(told, HookFault) else told
+        made = await self._make(hooks, self._candidates(hooks), batch_size)
+        # While others computed, a lease may have taken a group, or another item may have come to an open one.
+        places = [place for place in made.places if self._is_as_it_was(place.group)]
+        dropped = {group.id: reason for group, reason in made.dropped if self._is_as_it_was(group)}
+        num_items = sum(len(place.lengths) for place in places)
+        if not places or (batch_size is not None and num_items < batch_size):
+            made.file.close()
+            return await self._short(dropped, num_items, meta)
+        return await self._taken([place.group for place in places], dropped, num_items, meta, "generator", made.items(places), [])
+
+    def _candidates(self, hooks: Mapping[str, Hooks]) -> Iterator[Chosen]:
+        """Ready groups, then the open ones of task types whose own function says what is finished."""
+        yield from list(self._ready())
+        for name, trays in list(self._state.ledger.trays.items()):
+            if "is_valid_group" in hooks[name].overridden:
+                yield from [Chosen.of(self._as_if_finished(self._state.ledger.groups[group_id])) for group_id in trays]
+
+    def _as_if_finished(self, group: GroupRecord) -> GroupRecord:
+        return finished(self._state.ledger, group, 0.0, ready_order=0)
+
+    def _is_as_it_was(self, group: Chosen) -> bool:
+        now = self._state.ledger.groups.get(group.id)
+        if now is None or now.state not in (GroupState.OPEN, GroupState.READY):
+            return False
+        return (now if now.state is GroupState.READY else self._as_if_finished(now)).digest == group.digest
+
+    async def _make(self, hooks: Mapping[str, Hooks], groups: Iterable[Chosen], batch_size: int | None) -> _Made:
+        made = _Made(tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES))  # noqa: SIM115 - closed by whoever uses it up
+        by_kind = (list(page) for _, page in itertools.groupby(groups, key=lambda group: (group.environment, group.size)))
+        for page in by_kind:
+            for start in range(0, len(page), GROUPS_AT_ONCE):
+                await self._make_some(hooks[page[0].environment], page[start : start + GROUPS_AT_ONCE], made)
+                if batch_size is not None and made.num_items >= batch_size:
+                    return _fewest(made, batch_size)
+        return made
+
+    async def _make_some(self, hooks: Hooks, groups: Sequence[Chosen], made: _Made) -> None:
+        """All of one environment and size."""
+        opened: list[tuple[Chosen, list[dict[str, Any]]]] = []
+        for group, bodies in self._bodies(groups):
+            if bodies is None:
+                made.dropped.append((group, "damaged"))
+            else:
+                opened.append((group, [reading.parsed(body) for body in bodies]))
+        settings = self._state.settings(groups[0].environment)
+        size = groups[0].size
+        told = HookSettings(task_type=groups[0].environment, group_size=size, min_valid_group_size=int(size * settings.min_valid_group_size_ratio))
+        verdicts = await reading.through_hooks(hooks, opened, told, settings.min_valid_items(size))
+        for (group, _), verdict in zip(opened, verdicts, strict=True):
+            if isinstance(verdict, Served):
+                made.add(group, verdict.items)
+            elif isinstance(verdict, str):
+                made.dropped.append((group, verdict))
+
+    async def _made_again(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[list[bytes]]:
+        # Whether they are valid was settled when they were read: as for groups that timed out, nobody is asked again.
+        settled = [replace(group, arrival=replace(group.arrival, timed_out=True)) for group in groups]
+        hooks = {name: self._hooks(name) for name in {group.environment for group in groups}}
+        made = await self._make(hooks, settled, None)
+        damaged += [group.id for group, _ in made.dropped]
+        async for items in made.items(made.places):
+            yield items
+
+    # The end of every read
+
+    async def _short(self, dropped: Mapping[str, str], num_items: int, meta: dict[str, Any]) -> Batch:
+        """Nothing is taken; what was refused is dropped all the same, and told with the next read that gives something."""
+        if dropped:
+            pending = self._state.service.decided(lambda buffer: buffer.read(self._state.config.run, Reading(read_id="", dropped=dropped), READER))
+            self._state.progress.dropped.update(dropped.values())
+            await self._state.service.durable(pending)
+        return Batch(read_id=None, num_items=num_items, meta_info=meta, items=None)
+
+    async def _taken(
+        self,
+        groups: Sequence[Chosen],
+        dropped: Mapping[str, str],
+        num_items: int,
+        meta: dict[str, Any],
+        hooks: str,
+        items: AsyncIterator[list[bytes]],
+        damaged: list[str],
+    ) -> Batch:
+        """Make the read durable; only then is anything of it told."""
+        read_id = f"read-{secrets.token_hex(12)}"
+        made = Reading(
+            read_id=read_id,
+            served=[group.id for group in groups],
+            dropped=dropped,
+            num_items=num_items,
+            facts={"num_items": str(num_items), "hooks": hooks},
+        )
+        before, state = self._state.progress, self._state
+        pending = state.service.decided(lambda buffer: buffer.read(state.config.run, made, READER))
+        before.dropped.update(dropped.values())
+        meta |= {"finished_groups": [*before.finished], "dropped": dict(before.dropped), "read_id": read_id}
+        state.progress = Progress()
+        await state.service.durable(pending)
+        return Batch(read_id=read_id, num_items=num_items, meta_info=meta, items=items, damaged=damaged)
+
+
+def _fewest(made: _Made, batch_size: int) -> _Made:
+    """The same without the groups beyond those that reach `batch_size`; they stay where they are."""
+    num_items = 0
+    for place, found in enumerate(made.places):
+        num_items += len(found.lengths)
+        if num_items >= batch_size:
+            return replace(made, places=made.places[: place + 1], num_items=num_items)
+    return made
+
+
+def _meta(progress: Progress) -> dict[str, Any]:
+    return progress.meta.meta_info() | {"finished_groups": [], "dropped": dict(progress.dropped)}

@@ -1,0 +1,227 @@
+"""What a read serves: which groups, and how their items look. The rules are pure; bytes are opened last, a few groups at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock.buffer.compat import defaults
+from penstock.buffer.compat.hooks import HookFault, HookName, Hooks, HookSettings, Item, ItemGroup
+from penstock.buffer.store import Store
+from penstock.buffer.store.protocol import StoredBody
+from penstock.errors import CorruptError, UnknownError
+from penstock.types import Arrival, GroupRecord
+from penstock.wire import digest
+
+GROUPS_AT_ONCE = 32
+"""Groups whose bytes are in memory at once."""
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_value = msgspec.json.Decoder()
+_encode = msgspec.json.Encoder().encode
+_BOOLEANS = {b"true": b"1", b"false": b"0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A group that is looked at by a read."""
+
+    id: str
+    environment: str
+    size: int
+    digest: str
+    arrival: Arrival
+
+    @classmethod
+    def of(cls, group: GroupRecord) -> Chosen:
+        """The part of the record that a read needs."""
+        assert group.arrival is not None
+        return cls(group.id, group.environment, group.size, group.digest, group.arrival)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A group's items as a reader gets them, encoded."""
+
+    items: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A group that a generator's own function does not call finished: it stays."""
+
+
+Verdict = Served | Unfinished | str
+"""What becomes of a group; a text says why it is dropped."""
+
+
+def verdict_by_rewards(group: Chosen, min_valid_group_size: int, min_valid_items: int) -> int | str:
+    """How many items the default hooks make of a group; or why they drop it."""
+    arrival = group.arrival
+    reason = defaults.ask(arrival.rewards, group.size, min_valid_group_size, timed_out=arrival.timed_out)
+    if reason is not None:
+        return reason
+    shape = defaults.shape(arrival.rewards, arrival.refused, group.size, min_valid_items)
+    return shape if isinstance(shape, str) else len(shape)
+
+
+def stored_items(store: Store, run: str, groups: Sequence[Chosen]) -> Iterator[tuple[Chosen, list[bytes] | None]]:
+    """The bytes of each group's items by member; None if they are not all as they were written."""
+    bodies = store.bodies(run, [group.id for group in groups])
+    for group in groups:
+        found = bodies[group.id][: len(group.arrival.rewards)]
+        if _digest(group, found) != group.digest:
+            # Rows that were written again stand in another order than they arrived.
+            found = _by_member(store, run, group)
+        yield group, [stored.body for stored in found] if _digest(group, found) == group.digest else None
+
+
+def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> list[bytes]:
+    """The items of a group as the default hooks shape them."""
+    shape = defaults.shape(group.arrival.rewards, group.arrival.refused, group.size, 0)
+    assert not isinstance(shape, str), "the group was found to be valid when it was chosen"
+    opened = {place.member: _fields.decode(bodies[place.member]) for place in shape}
+    return [_served(opened[place.member], place) for place in shape]
+
+
+async def through_hooks(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, min_valid_items: int) -> list[Verdict]:
+    """What becomes of each group when a generator brings functions of its own."""
+    verdicts: dict[str, Verdict] = {}
+    valid = await _valid(hooks, groups, settings, verdicts)
+    kept = await _kept(hooks, valid, settings, min_valid_items, verdicts)
+    normalized = await _normalized(hooks, kept, verdicts)
+    for group, (_, items) in await _padded(hooks, normalized, settings, verdicts):
+        verdicts[group.id] = _encoded(hooks, items)
+    return [verdicts[group.id] for group, _ in groups]
+
+
+def parsed(body: bytes) -> Item:
+    """An item as hooks see it: a boolean reward is 0 or 1."""
+    item: Item = _value.decode(body)
+    if isinstance(item.get("reward"), bool):
+        item["reward"] = int(item["reward"])
+    return item
+
+
+async def raw_groups(store: Store, run: str, since: float) -> AsyncIterator[ItemGroup]:
+    """Everything that was written since a moment, for a generator's own statistics."""
+    for rollout in store.rollouts_since(run, since):
+        if rollout.form == "item":
+            item = parsed(store.payload(run, rollout.uid).body)
+            yield str(item["instance_id"]), [item]
+
+
+Working = tuple[Chosen, ItemGroup]
+
+
+async def _valid(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, verdicts: dict[str, Verdict]) -> list[Working]:
+    asked = [(group, (group.arrival.instance, items)) for group, items in groups]
+    if "is_valid_group" not in hooks.overridden:
+        for group, _ in asked:
+            reason = defaults.ask(group.arrival.rewards, group.size, settings.min_valid_group_size, timed_out=group.arrival.timed_out)
+            if reason is not None:
+                verdicts[group.id] = reason
+        return [work for work in asked if work[0].id not in verdicts]
+    open_to_question = [work for work in asked if not work[0].arrival.timed_out]
+    answers = await hooks.is_valid_group([data for _, data in open_to_question], settings)
+    for (group, _), answer in zip(open_to_question, answers, strict=True):
+        if isinstance(answer, HookFault):
+            verdicts[group.id] = answer.reason
+        elif answer == (True, False):
+            verdicts[group.id] = HookFault(hook="is_valid_group", message="valid but not finished").reason
+        elif not answer[1]:
+            verdicts[group.id] = Unfinished()
+        elif not answer[0]:
+            verdicts[group.id] = "not_valid"
+    return [work for work in asked if work[0].id not in verdicts]
+
+
+async def _kept(hooks: Hooks, works: list[Working], settings: HookSettings, min_valid_items: int, verdicts: dict[str, Verdict]) -> list[Working]:
+    if "filter_item" in hooks.overridden:
+        answers = await hooks.filter_item([data for _, data in works], settings)
+    else:
+        answers = [[defaults.default_filter_item(item, settings.task_type) for item in data[1]] for _, data in works]
+    kept: list[Working] = []
+    for (group, (instance, items)), answer in zip(works, answers, strict=True):
+        if isinstance(answer, HookFault):
+            verdicts[group.id] = answer.reason
+        elif len(answer) != len(items):
+            verdicts[group.id] = HookFault(hook="filter_item", message="an answer for each item is needed").reason
+        elif sum(map(bool, answer)) < min_valid_items:
+            verdicts[group.id] = "too_few_valid"
+        else:
+            kept.append((group, (instance, [item for item, keep in zip(items, answer, strict=True) if keep])))
+    return kept
+
+
+async def _normalized(hooks: Hooks, works: list[Working], verdicts: dict[str, Verdict]) -> list[Working]:
+    if "normalize_group_data" not in hooks.overridden:
+        return [(group, defaults.default_normalize_group_data(data)) for group, data in works]
+    return _went_well(works, await hooks.normalize_group_data([data for _, data in works]), verdicts)
+
+
+async def _padded(hooks: Hooks, works: list[Working], settings: HookSettings, verdicts: dict[str, Verdict]) -> list[Working]:
+    if "pad_group_data" not in hooks.overridden:
+        padded: list[Working] = []
+        for group, data in works:
+            try:
+                padded.append((group, defaults.default_pad_group_data(data, settings.group_size)))
+            except ValueError:
+                verdicts[group.id] = "too_few_to_pad"
+        return padded
+    done = _went_well(works, await hooks.pad_group_data([data for _, data in works], settings), verdicts)
+    for group, (_, items) in done:
+        if not items or len(items) % settings.group_size:
+            verdicts[group.id] = HookFault(hook="pad_group_data", message=f"{len(items)} is no multiple of {settings.group_size}").reason
+    return [work for work in done if work[0].id not in verdicts]
+
+
+def _went_well(works: list[Working], answers: Iterable[ItemGroup | HookFault], verdicts: dict[str, Verdict]) -> list[Working]:
+    done: list[Working] = []
+    for (group, _), answer in zip(works, answers, strict=True):
+        if isinstance(answer, HookFault):
+            verdicts[group.id] = answer.reason
+        else:
+            done.append((group, answer))
+    return done
+
+
+def _encoded(hooks: Hooks, items: list[Item]) -> Verdict:
+    """The items as they are sent. A reward that is no number must not reach training, whoever made it."""
+    last: HookName = "pad_group_data" if "pad_group_data" in hooks.overridden else "normalize_group_data"
+    for item in items:
+        reward = item.get("reward")
+        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward)):
+            return HookFault(hook=last, message=f"reward {reward!r}").reason
+    return Served([_encode(item) for item in items])
+
+
+def _served(fields: dict[str, Any], place: defaults.Placed) -> bytes:
+    written = bytes(fields["reward"])
+    written = _BOOLEANS.get(written, written)
+    changed = dict(fields)
+    changed["reward"] = msgspec.Raw(written if place.reward is None else _encode(place.reward))
+    if place.raw_reward is not None:
+        changed["raw_reward"] = msgspec.Raw(written)
+    return _encode(changed)
+
+
+def _digest(group: Chosen, found: Sequence[StoredBody]) -> str:
+    """What the group's digest would be if these were its members."""
+    rewards = group.arrival.rewards
+    if len(found) != len(rewards):
+        return ""
+    usable = [f"{member} {stored.uid} {stored.digest}" for member, stored in enumerate(found) if (reward := rewards[member]) is not None and reward >= 0]
+    return digest("\n".join(usable).encode())
+
+
+def _by_member(store: Store, run: str, group: Chosen) -> list[StoredBody]:
+    try:
+        rollouts = store.rollouts(run, group.id)[: len(group.arrival.rewards)]
+        return [StoredBody(rollout.uid, rollout.digest, store.payload(run, rollout.uid).body) for rollout in rollouts]
+    except (CorruptError, UnknownError):
+        return []

@@ -1,0 +1,141 @@
+"""The compatible buffer as a service: items in, groups out, over the ledger and store that everything else uses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from penstock.buffer.compat.config import CompatConfig
+from penstock.buffer.compat.hooks import DefaultHooks, Hooks
+from penstock.buffer.compat.intake import read_items
+from penstock.buffer.compat.progress import num_written
+from penstock.buffer.compat.reader import Reader
+from penstock.buffer.compat.state import READER, CompatState
+from penstock.buffer.core import Buffer, Pending
+from penstock.buffer.service import BufferService
+from penstock.errors import InputError, LimitError, PenstockError
+from penstock.ledger.arrivals import Arrived
+
+log = logging.getLogger(__name__)
+
+CLOCK_SECONDS = 0.5
+"""How often timeouts are looked at."""
+
+
+class CompatService:
+    """Use as a context beside that of the buffer: `async with compat.running():`."""
+
+    def __init__(self, service: BufferService, config: CompatConfig, hooks: Callable[[str], Hooks] = lambda task_type: DefaultHooks()) -> None:
+        self._state = CompatState(service, config)
+        self._config = config
+        self.reader = Reader(self._state, hooks)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Timeouts are acted on meanwhile."""
+        await asyncio.to_thread(self._state.look)
+        clock = asyncio.create_task(self._time_out_forever())
+        try:
+            yield
+        finally:
+            clock.cancel()
+
+    async def write(self, body: bytes) -> int:
+        """Store the items of a request and return once they are durable; how many of them were there before.
+
+        Raises `InputError` if one of them may not be stored, `LimitError` if there is no room for them in time.
+        """
+        state, service = self._state, self._state.service
+        items = read_items(body, state.task_type)
+        state.open()
+        if self._is_full(len(items), len(body)):
+            await self._room(len(items), len(body))
+        rules = state.settings(state.task_type).rules
+        pending: Pending[Arrived] | None = None
+        num_known = 0
+        try:
+            for item in items:
+                pending = service.decided(partial(Buffer.arrive, run=self._config.run, rules=rules, item=item))
+                state.progress.arrived(item, pending.reply)
+                num_known += pending.reply.duplicate
+        except InputError:
+            await service.settled()
+            raise
+        if pending is not None:
+            # What was decided before the last one is durable no later.
+            await service.durable(pending)
+        return num_known
+
+    def stats(self) -> dict[str, Any]:
+        """Sizes, as the original tells them, and the id of the last read."""
+        empty = {"current_size": 0, "max_size": self._config.max_buffer_size, "total_written": 0, "total_read": 0, "last_read_id": None}
+        if not self._state.is_open:
+            return empty
+        ledger = self._state.ledger
+        reader = ledger.readers.get(READER)
+        return empty | {
+            "current_size": ledger.arrived_items,
+            "total_written": num_written(ledger),
+            "total_read": reader.items if reader else 0,
+            "last_read_id": reader.read_id if reader else None,
+        }
+
+    async def settled(self) -> None:
+        """Returns once everything that anybody was shown here is durable."""
+        await self._state.service.settled()
+
+    def prepared(self, payload: dict[str, Any]) -> CompatConfig:
+        """The settings that a payload of `/start_rollout` asks for. Raises `InvalidError` if they cannot be."""
+        self._state.look()
+        return self._state.settings(str(payload.get("task_type", self._state.task_type))).with_payload(payload)
+
+    async def use(self, settings: CompatConfig) -> None:
+        """From now on items belong to `settings.task_type`, under these settings; after a restart too."""
+        await self._state.use(settings)
+
+    async def finished_ids(self, task_type: str) -> list[str]:
+        """Instances of a task type, once for each pass that was ever finished."""
+        if not self._state.is_open:
+            return []
+        await self._state.service.settled()
+        return await asyncio.to_thread(self._finished_ids, task_type)
+
+    def _finished_ids(self, task_type: str) -> list[str]:
+        groups = self._state.service.buffer.store.scan_groups(self._config.run)
+        return [group.arrival.instance for group in groups if group.arrival and group.environment == task_type and group.ready_at is not None]
+
+    def _is_full(self, num_items: int, num_bytes: int) -> bool:
+        ledger, most_bytes = self._state.ledger, self._config.max_buffer_bytes
+        return ledger.arrived_items + num_items > self._config.max_buffer_size or (most_bytes is not None and ledger.arrived_bytes + num_bytes > most_bytes)
+
+    async def _room(self, num_items: int, num_bytes: int) -> None:
+        """Wait until a reader has made room. Raises `LimitError` if none does in time."""
+        deadline = time.monotonic() + self._config.hold_seconds
+        while True:
+            changed = self._state.service.next_change()
+            if not self._is_full(num_items, num_bytes):
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                ledger = self._state.ledger
+                raise LimitError(f"the buffer is full: {ledger.arrived_items} items with {ledger.arrived_bytes} bytes wait to be read", retry_after_seconds=5.0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), left)
+
+    async def _time_out_forever(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_SECONDS)
+            try:
+                ended = self._state.time_out()
+            except PenstockError as error:
+                log.warning("timeouts wait: %s", error)
+                continue
+            if ended:
+                states = Counter("dropped" if group.reason else "used" for group in ended)
+                log.info("%d groups got no item for too long: %s", len(ended), ", ".join(f"{count} {state}" for state, count in sorted(states.items())))

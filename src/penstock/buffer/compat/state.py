@@ -1,0 +1,100 @@
+"""What the compatible routes keep beside the ledger: settings by task type, and what has happened since the last read."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from penstock.buffer.compat.config import FROM_PAYLOAD, CompatConfig
+from penstock.buffer.compat.progress import Progress
+from penstock.buffer.core import Buffer
+from penstock.buffer.service import BufferService
+from penstock.ledger import Ledger
+from penstock.types import GroupRecord, JournalEntry, Laws
+from penstock.wire import canonical_json, parse_json
+
+READER = "get_rollout_data"
+"""Whoever reads by the compatible routes: they do not say who they are."""
+SETTINGS_JOURNAL = "compat:settings"
+"""Episode under which settings that came with `/start_rollout` are kept."""
+TIMED_OUT_RUNS = 64
+"""Decisions about timeouts in a row before others get their turn."""
+
+
+class CompatState:
+    """Shared by those who write and those who read. For one event loop."""
+
+    def __init__(self, service: BufferService, config: CompatConfig) -> None:
+        self.service = service
+        self.config = config
+        self.task_type = config.task_type
+        """Environment of the items that are written now."""
+        self.progress = Progress()
+        self._settings: dict[str, CompatConfig] = {}
+        self._life = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run is there."""
+        return self.service.buffer.has(self.config.run)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the run."""
+        return self.service.buffer.ledger(self.config.run)
+
+    def settings(self, task_type: str) -> CompatConfig:
+        """Settings of a task type."""
+        return self._settings.get(task_type, self.config)
+
+    def look(self) -> None:
+        """Make anew what is kept here if the ledger was loaded anew. Call it before anything else."""
+        buffer = self.service.buffer
+        if self._life == buffer.lives:
+            return
+        self.progress = Progress()
+        if self.is_open:
+            self.progress = Progress.restored(buffer.store, self.ledger, READER)
+            for entry in buffer.store.journal(self.config.run, SETTINGS_JOURNAL):
+                self._take(self.config.with_payload(_object(entry.body)))
+        self._life = buffer.lives
+
+    def open(self) -> None:
+        """Open the run if this is its first item."""
+        self.look()
+        if not self.is_open:
+            self.service.decided(lambda buffer: buffer.open_run(self.config.run, Laws(min_group_size=1), "compatible"))
+
+    async def use(self, settings: CompatConfig) -> None:
+        """From now on items belong to `settings.task_type`, under these settings; after a restart too."""
+        self.open()
+        run, store = self.config.run, self.service.buffer.store
+        values = {"task_type": settings.task_type} | {name: getattr(settings, name) for name in FROM_PAYLOAD}
+        entry = JournalEntry(run=run, episode=SETTINGS_JOURNAL, index=len(store.journal(run, SETTINGS_JOURNAL)), body=canonical_json(values))
+        await self.service.told(lambda buffer: buffer.append_journal(run, [entry]))
+        self._take(settings)
+
+    def time_out(self) -> list[GroupRecord]:
+        """Finish the groups that have been silent for too long; which they were."""
+        if not self.is_open:
+            return []
+        self.look()
+        ended: list[GroupRecord] = []
+        for environment in list(self.ledger.trays):
+            decide = partial(Buffer.time_out, run=self.config.run, rules=self.settings(environment).rules, environment=environment)
+            for _ in range(TIMED_OUT_RUNS):
+                groups = self.service.decided(decide).reply
+                if not groups:
+                    break
+                self.progress.finish(groups)
+                ended += groups
+        return ended
+
+    def _take(self, settings: CompatConfig) -> None:
+        self._settings[settings.task_type] = settings
+        self.task_type = settings.task_type
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    value = parse_json(body)
+    return value if isinstance(value, dict) else {}
