@@ -94,6 +94,10 @@ FILTERS: dict[str, Filter] = {
 }
 
 
+_LEAST = {"min_spread": 0, "max_lag": 0, "max_tokens": 1}
+"""Options of the built-in ones that have a smallest value."""
+
+
 def refusals(group: GroupFacts, filters: Filters) -> tuple[str | None, ...]:
     """For each member the name of the first filter that takes its loss away; None: it trains.
 
@@ -141,6 +145,9 @@ def _check_options(name: str, options: Mapping[str, float]) -> None:
         raise ConfigError(f"algorithm.filters.{name}.{unknown[0]} is unknown: {name} takes {', '.join(known) or 'no options'}")
     if missing := [option for option, parameter in known.items() if parameter.default is parameter.empty and option not in options]:
         raise ConfigError(f"algorithm.filters.{name}.{missing[0]} is missing: {name} needs it")
+    for option, least in _LEAST.items():
+        if options.get(option, least) < least:
+            raise ConfigError(f"algorithm.filters.{name}.{option} must be {least} or more, got {options[option]:g}")
 
 
 def _all(group: GroupFacts, may: bool) -> list[bool]:

@@ -11,6 +11,7 @@ from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.credits import exhausted
 from penstock.ledger.groups import check_fractions, drop
 from penstock.ledger.queues import ReadyQueue
+from penstock.ledger.selection import filtered_so_far, strictest_lag
 from penstock.ledger.states import move_group
 from penstock.ledger.terms import check_term
 from penstock.types import CutRequest, GroupRecord, GroupState, Plan, PlannedGroup, Purpose, Record
@@ -71,14 +72,15 @@ def _check_request(request: CutRequest) -> None:
 
 def _first_fresh(ledger: Ledger) -> int:
     """Smallest version that may still be trained on."""
-    return ledger.newest_version - ledger.laws.max_lag
+    return ledger.newest_version - strictest_lag(ledger.laws)
 
 
 def _shortage(ledger: Ledger, environment: str | None) -> str:
     """Why there is nothing to cut."""
     bare = sum(ready.first_from(0) for name, ready in ledger.ready.items() if environment in (None, name))
     if not bare:
-        return "no ready group"
+        filtered = filtered_so_far(ledger, environment)
+        return f"no ready group; so far filters have dropped {filtered}" if filtered else "no ready group"
     return (
         f"no ready group but {bare} without token ids and versions, which came by the compatible routes: an outside trainer can read them, our learner cannot"
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from penstock.errors import ConflictError, InvalidError, LimitError
 from penstock.ledger.book import Decision, Ledger, Past, content_line
 from penstock.ledger.credits import estimate, fits
+from penstock.ledger.selection import check_filter_laws, untrainable
 from penstock.ledger.states import move_group, move_member
 from penstock.types import (
     AnnotationRecord,
@@ -63,6 +64,7 @@ def check_laws(laws: Laws) -> None:
         if not 0 < getattr(laws, name) < 1e9:
             raise InvalidError(f"laws.{name}: must be above 0, got {getattr(laws, name)}")
     check_fractions(laws.fractions, "laws.fractions")
+    check_filter_laws(laws.filters)
     for environment, rollouts in laws.capacity_rollouts.items():
         if not 1 <= rollouts < 2**53:
             raise InvalidError(f"laws.capacity_rollouts.{environment}: must be 1 or more, got {rollouts}")
@@ -144,6 +146,9 @@ def settle(ledger: Ledger, group: GroupRecord, rollouts: Iterable[RolloutRecord]
     if group.purpose is Purpose.TRAIN and group.usable < ledger.laws.min_group_size:
         return move_group(group, GroupState.DROPPED, reason="too_few", credit=0, ended_at=now)
     usable = sorted((rollout for rollout in rollouts if rollout.status.usable), key=lambda rollout: rollout.member)
+    if group.purpose is Purpose.TRAIN and (reason := untrainable(ledger, usable)) is not None:
+        # Before annotations are waited for: nobody should be at pains about a group that will not train.
+        return move_group(group, GroupState.DROPPED, reason=reason, credit=0, ended_at=now)
     present = sorted(annotations, key=lambda found: (found.rollout_uid, found.name, -1 if found.step is None else found.step))
     if group.purpose is Purpose.TRAIN and not _annotated(usable, present, ledger.laws.annotations):
         return group

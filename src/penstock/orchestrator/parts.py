@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.batching.filters import FILTERS
 from penstock.errors import ConfigError
 from penstock.orchestrator.config import RunConfig
 from penstock.orchestrator.rundir import RunDir
@@ -28,6 +29,7 @@ def laws(config: RunConfig) -> Laws:
         credit_groups=config.credit_groups,
         fractions=config.fractions,
         endangered=freshness.endangered,
+        filters={name: options for name, options in config.algorithm.filter_options.items() if name in FILTERS},
         capacity_rollouts=config.buffer.capacity_rollouts,
     )
 

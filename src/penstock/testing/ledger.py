@@ -111,6 +111,7 @@ class Notebook:
         tokens: int = 10,
         prefix_tokens: int = 0,
         status: RolloutStatus = RolloutStatus.OK,
+        reward: float | None = None,
         content: str = "",
     ) -> law.Accepted:
         """Write a rollout of `tokens` tokens, all but its prefix sampled at `version`."""
@@ -123,6 +124,7 @@ class Notebook:
             retry=retry,
             status=status,
             digest=f"digest of {uid} {content}",
+            reward=reward,
             tokens=tokens,
             sampled_tokens=tokens - prefix_tokens,
             prefix_tokens=prefix_tokens,

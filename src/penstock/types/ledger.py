@@ -93,6 +93,8 @@ class Laws:
     """A learner that does not renew for so long may be replaced."""
     endangered: Literal["drop", "wait"] = "drop"
     """What a cut does about an open group that the next version would make stale: go on and lose it, or wait for it."""
+    filters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Options by name of built-in filters. A group in which they leave nobody to train on is dropped when it is complete (`filtered:<name>`)."""
     capacity_rollouts: Mapping[str, int] = field(default_factory=dict)
     """Rollouts that may be ready at once, by environment. When a group becomes ready above it, the oldest ready ones are dropped (`capacity`)."""
 
