@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.httpd.replies import ErrorFacts
 from penstock.ledger import Resume
 from penstock.types import (
     AnnotationRecord,
@@ -161,6 +162,14 @@ class Written:
 class WrittenAll:
     """One answer for each rollout, in order."""
 
+    rollouts: tuple[Written, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenNone:
+    """Every rollout was refused: why the first was, and one answer for each."""
+
+    error: ErrorFacts
     rollouts: tuple[Written, ...]
 
 

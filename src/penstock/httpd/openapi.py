@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from penstock.httpd.operations import JSON, Body, Operation, Query
+from penstock.httpd.replies import ErrorReply
 from penstock.wire import kind_of
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
@@ -34,34 +36,17 @@ def openapi(operations: Sequence[Operation[Any]], *, title: str, version: str, t
         "components": {
             "schemas": {name: _closed(schema) for name, schema in sorted(components.items())},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "responses": {"refused": {"description": "Refused, with the reason.", "content": {JSON: {"schema": by_noun[repr(ErrorReply)]}}}},
+            "responses": {_name(status): _refusal(status, by_noun[repr(ErrorReply)]) for status in sorted({*chain(*map(_statuses, operations))})},
         },
     }
-
-
-class ErrorFacts(msgspec.Struct):
-    """Why a request was refused."""
-
-    code: str
-    """A stable word for machines."""
-    message: str
-    """A sentence for people: names the field, the value and the way out."""
-    request_id: str
-    """Under which the server's log has it."""
-
-
-class ErrorReply(msgspec.Struct):
-    """The shape of every refusal."""
-
-    error: ErrorFacts
 
 
 def _nouns(operations: Sequence[Operation[Any]]) -> list[Any]:
     found: dict[str, Any] = {}
     for operation in operations:
-        for body in (operation.body, operation.answer):
-            if body is not None and body.noun is not None:
-                found.setdefault(repr(body.noun), body.noun)
+        for noun in (operation.body and operation.body.noun, operation.answer.noun, operation.refusal):
+            if noun is not None:
+                found.setdefault(repr(noun), noun)
     return list(found.values())
 
 
@@ -78,7 +63,10 @@ def _describe(operation: Operation[Any], by_noun: dict[str, Any]) -> dict[str, A
     if operation.body is not None:
         described["requestBody"] = {"required": operation.body.required, **_content(operation.body, by_noun)}
     answer = {"description": operation.answer.text or "Done.", **_content(operation.answer, by_noun)}
-    refused = {str(status): {**_refusal(status)} for status in _statuses(operation)}
+    refused = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in _statuses(operation)}
+    if operation.refusal is not None:
+        either = {"anyOf": [by_noun[repr(ErrorReply)], by_noun[repr(operation.refusal)]]}
+        refused = {str(status): _refusal(status, either) for status in _statuses(operation)}
     described["responses"] = {"200": answer, **refused}
     return described
 
@@ -95,8 +83,12 @@ def _statuses(operation: Operation[Any]) -> list[int]:
     return sorted(statuses)
 
 
-def _refusal(status: int) -> dict[str, Any]:
-    return {"description": HTTPStatus(status).phrase, "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorReply")}}}}
+def _refusal(status: int, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": HTTPStatus(status).phrase, "content": {JSON: {"schema": schema}}}
+
+
+def _name(status: int) -> str:
+    return HTTPStatus(status).phrase.replace(" ", "")
 
 
 def _content(body: Body, by_noun: dict[str, Any]) -> dict[str, Any]:

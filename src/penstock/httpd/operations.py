@@ -65,6 +65,8 @@ class Operation(Generic[Service]):
     body: Body | None = None
     answer: Body = Body()
     query: tuple[Query, ...] = ()
+    refusal: Any = None
+    """Type of a refusal that says more than others."""
     refuses: tuple[int, ...] = ()
     """Statuses beyond those that follow from its form."""
 

@@ -15,8 +15,9 @@ from penstock.buffer.intake import rollout_intake
 from penstock.buffer.routes.reading import RUN, body_of, check_count, check_run, check_wait, content_type, id_of, query_number, run_of
 from penstock.buffer.service import BufferService
 from penstock.errors import InputError, InvalidError, LimitError
-from penstock.httpd import Scope, error_body, msgpack_reply, reply
+from penstock.httpd import Scope, msgpack_reply, reply
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
+from penstock.httpd.replies import ErrorFacts, error_headers
 from penstock.types import JournalEntry, Rollout, SessionRecord
 from penstock.wire import ContentType, check_id, join_items, split_items
 
@@ -94,8 +95,8 @@ async def _write_rollouts(service: BufferService, request: Request) -> Response:
     if not refusals or len(refusals) < len(decided):
         return reply(api.WrittenAll(rollouts=answers))
     first = refusals[0]
-    error = error_body(first.code, str(first), request.state.request_id)
-    return reply({**error, "rollouts": answers}, first.http_status, {"Retry-After": "1"} if isinstance(first, LimitError) else None)
+    facts = ErrorFacts(code=first.code, message=str(first), request_id=request.state.request_id)
+    return reply(api.WrittenNone(error=facts, rollouts=answers), first.http_status, error_headers(first))
 
 
 def _decide_write(service: BufferService, run: str, body: bytes, form: ContentType) -> Pending[law.Accepted] | InputError:
@@ -195,6 +196,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         ),
         body=Body(noun=Rollout, media=(JSON, MSGPACK), enveloped=True, several=True),
         answer=Body(noun=api.WrittenAll),
+        refusal=api.WrittenNone,
         refuses=(409,),
     ),
     Operation(
