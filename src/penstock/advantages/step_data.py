@@ -53,7 +53,10 @@ def system_apply_gigpo_to_batch_steps(
     trajectory_N = np.repeat(np.arange(len(scores_T)), [len(steps) for steps in batch_of_step_data_lists])
     _check_base_rewards(batch_of_step_data_lists)
     scored = zip(batch_of_step_data_lists, scores_T, strict=True)
-    rewards_N = np.array([reward for steps, score in scored for reward in step_rewards(steps, float(score), default_step_reward)], dtype=np.float64)
+    rewards_N = np.array(
+        [reward for steps, score in scored for reward in step_rewards([step.base_reward for step in steps], float(score), default_step_reward)],
+        dtype=np.float64,
+    )
     returns_N = returns_along(rewards_N, Timeline(groups_of(trajectory_N, len(flat))), gamma)
     anchors = [state_hashing_function(step.observation_data) for step in flat]
     step_N = step_part(returns_N, groups_of(np.zeros(len(flat), dtype=np.intp), len(flat)), anchors, norm="mean_std_norm")
@@ -63,10 +66,14 @@ def system_apply_gigpo_to_batch_steps(
     return [[next(filled) for _ in steps] for steps in batch_of_step_data_lists]
 
 
-def step_rewards(steps: Sequence[StepData], final_score: float, default_step_reward: float = 0.0) -> list[float]:
-    """The reward of each step of one trajectory. One that the environment did not reward gets the default, and at the end also the final score."""
-    rewards = [default_step_reward if step.base_reward is None else step.base_reward for step in steps]
-    if steps and steps[-1].base_reward is None:
+def step_rewards(base_rewards: Sequence[float | None], final_score: float, default_step_reward: float = 0.0) -> list[float]:
+    """The reward of each step of one trajectory. One that the environment did not reward gets the default, and at the end also the final score.
+
+    >>> step_rewards([None, 0.25, None], 1.0, default_step_reward=-0.5)
+    [-0.5, 0.25, 0.5]
+    """
+    rewards = [default_step_reward if reward is None else reward for reward in base_rewards]
+    if base_rewards and base_rewards[-1] is None:
         rewards[-1] = min(max(rewards[-1] + final_score, -LARGEST), LARGEST)
     return rewards
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.learner.credit import AlgorithmConfig, credit
 from penstock.trace import Recorder
-from penstock.types import CutRequest, Group, Plan, PlannedGroup, Purpose, Rollout, Source, VersionRun
+from penstock.types import Annotation, CutRequest, Group, Plan, PlannedGroup, Purpose, Rollout, Source, VersionRun
 
 
 def rollout(group: int, member: int, reward: float) -> Rollout:
@@ -74,3 +74,34 @@ def test_the_control_deals_the_same_advantages_out_otherwise_and_a_replay_deals_
 def test_an_unknown_estimator_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="grpo"):
         AlgorithmConfig(adv_estimator="gpro")
+
+
+def test_an_option_that_the_estimator_does_not_have_or_take_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm.adv_estimator: estimator 'grpo' has no option 'nrom' \(value 'mean_norm'\); did you mean 'norm'"):
+        AlgorithmConfig(options={"nrom": "mean_norm"})
+    with pytest.raises(ConfigError, match="norm is 'median', did you mean"):
+        AlgorithmConfig(options={"norm": "median"})
+    with pytest.raises(ConfigError, match=r"algorithm.options.w: write it as algorithm.gigpo.w"):
+        AlgorithmConfig(adv_estimator="gigpo", options={"w": 2.0})
+    with pytest.raises(ConfigError, match="pass_at_k: must be 1 or more, got 0"):
+        AlgorithmConfig(pass_at_k=0)
+
+
+def test_shaped_rewards_come_before_the_estimator() -> None:
+    # Group 1 has one success of four; in teams of two a failure is with it in one of three.
+    shaped = given(AlgorithmConfig(options={"norm": "mean_norm"}, pass_at_k=2))
+    assert shaped[4:] == pytest.approx([-1 / 6, -1 / 6, -1 / 6, 1 / 2])
+
+
+def test_lengths_are_the_sampled_tokens() -> None:
+    # All are equally long, so that the length-weighted baseline is the mean.
+    assert given(AlgorithmConfig(adv_estimator="opo")) == [0.5, -0.5, -0.5, 0.5, -0.25, -0.25, -0.25, 0.75]
+
+
+def test_a_greedy_baseline_is_read_from_annotations_and_missed_by_name() -> None:
+    config = AlgorithmConfig(adv_estimator="remax")
+    notes = tuple(Annotation(run="run", rollout_uid=found.rollout_uid, name="greedy", values={"reward": 0.25}) for found in GROUPS[0].rollouts)
+    annotated = replace(GROUPS[0], annotations=notes)
+    assert [float(sample.advantages[-1]) for sample in credit([annotated], PLAN, config)] == [0.75, -0.25, -0.25, 0.75]
+    with pytest.raises(ConfigError, match=r"algorithm.adv_estimator remax needs the reward of a greedy try, and rollout 0:0 has no annotation 'greedy'"):
+        credit(GROUPS, PLAN, config)

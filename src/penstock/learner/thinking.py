@@ -1,0 +1,99 @@
+"""Thinking levels of steps, as enrichment leaves them on rollouts: read for credit, and hung into traces where they are trained.
+
+An annotation `thinking_levels` of step i (the i-th of `penstock.trace.steps`) has arrays `level`, `confidence`, `cost` and where known `entropy`, one entry
+per level, and the value `chosen`: the level that was sampled. For levels that can be trained it holds injected segments, and in the value `segments` for each
+level the first and the last + 1 of its own among them, or null. A failed one, or one that is not there, is a step that was not expanded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.errors import ConfigError, InvalidError
+from penstock.types import Annotation, Mark, Message, Rollout, Segment, Trace
+
+THINKING_LEVELS = "thinking_levels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of one step. The default is a step that was not expanded: one level, of which nothing is known but that it was sampled."""
+
+    level: int = 0
+    confidence: float = math.nan
+    """Or the entropy, where that is the signal; NaN: not known."""
+    cost: float = 0.0
+    chosen: bool = True
+    segments: tuple[Segment, ...] = ()
+    """What this level would have said, for one that was not sampled. Parents count through the trace and then through all segments of the annotation."""
+    first_segment: int = 0
+    """Number of the first of them in the annotation."""
+
+
+def levels_by_step(rollout: Rollout, annotations: Sequence[Annotation], estimator: str, signal: str = "confidence") -> dict[int, tuple[Level, ...]]:
+    """The levels of each expanded step. ConfigError if nobody has looked at the rollout at all; InvalidError for an annotation that contradicts itself."""
+    own = [found for found in annotations if found.name == THINKING_LEVELS]
+    if not own:
+        raise ConfigError(
+            f"algorithm.adv_estimator {estimator} needs the annotation {THINKING_LEVELS!r} on every rollout, and {rollout.rollout_uid} has none: "
+            "nothing fills it in, or groups do not wait for it"
+        )
+    return {found.step: _levels(found, signal) for found in own if found.failed is None and found.step is not None}
+
+
+def _levels(annotation: Annotation, signal: str) -> tuple[Level, ...]:
+    where = f"annotation {annotation.name!r} of step {annotation.step} of rollout {annotation.rollout_uid}"
+    quality_name = "confidence" if signal == "confidence" else "entropy"
+    columns = [_numbers(annotation, name, where) for name in ("level", quality_name, "cost")]
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidError(f"{where} has arrays of lengths {', '.join(str(len(column)) for column in columns)}; there must be one entry per level")
+    chosen = annotation.values.get("chosen")
+    if [level for level in columns[0] if level == chosen] != [chosen]:
+        raise InvalidError(f"{where} says that level {chosen!r} was chosen, of levels {', '.join(f'{level:g}' for level in columns[0])}")
+    spans = annotation.values.get("segments") or [None] * len(columns[0])
+    return tuple(
+        _with_segments(Level(level=int(level), confidence=quality, cost=cost, chosen=level == chosen), annotation, span, where)
+        for level, quality, cost, span in zip(*columns, spans, strict=True)
+    )
+
+
+def _numbers(annotation: Annotation, name: str, where: str) -> list[float]:
+    if name not in annotation.arrays:
+        raise InvalidError(f"{where} has no array {name!r}")
+    return [float(value) for value in annotation.arrays[name]]
+
+
+def _with_segments(level: Level, annotation: Annotation, span: Any, where: str) -> Level:
+    if span is None or level.chosen:
+        return level
+    start, stop = span
+    if not 0 <= start < stop <= len(annotation.segments):
+        raise InvalidError(f"{where} gives level {level.level} segments {start} to {stop} of {len(annotation.segments)}")
+    return replace(level, segments=annotation.segments[start:stop], first_segment=start)
+
+
+def with_alternatives(rollout: Rollout, expanded: Mapping[int, Sequence[Level]]) -> tuple[Rollout, dict[tuple[int, int], int]]:
+    """The rollout with its alternatives as further branches of its trace, and the message of each, by step and place among the levels."""
+    segments, marks = list(rollout.trace.segments), list(rollout.trace.marks)
+    num_recorded = len(segments)
+    message_of: dict[tuple[int, int], int] = {}
+    for step, levels in sorted(expanded.items()):
+        for place, level in enumerate(levels):
+            if not level.segments:
+                continue
+            start = len(segments)
+            # Inside the annotation this level's first segment has number `num_recorded + first_segment`; here it has number `start`.
+            shift = start - (num_recorded + level.first_segment)
+            segments += [_moved(segment, num_recorded, shift) for segment in level.segments]
+            message_of[step, place] = len(marks)
+            marks.append(Mark(message=Message(role="assistant"), start=start, stop=len(segments)))
+    return replace(rollout, trace=Trace(segments=tuple(segments), marks=tuple(marks))), message_of
+
+
+def _moved(segment: Segment, num_recorded: int, shift: int) -> Segment:
+    if segment.parent is None or segment.parent < num_recorded:
+        return segment
+    return replace(segment, parent=segment.parent + shift)
