@@ -75,6 +75,9 @@ class EnvConfig:
     """Waited before each step, for benchmarks."""
     params: Mapping[str, Json] = field(default_factory=dict)
     """Settings of the environment itself."""
+    agent: str | None = None
+    """An agent of your own that plays the problems of this kind: `module:function` or `file.py:function`, an `async def run(problem, base_url) -> reward` that
+    talks to the model through OpenAI's API."""
     reward: str | None = None
     """A function that gives the rewards in place of the environment, run in processes of its own: `module:function`, `file.py:function`, or `file.py` with a
     function `reward(messages, ground_truth, **_)`."""
@@ -93,6 +96,10 @@ class EnvConfig:
         check_range("reward_seconds", self.reward_seconds, above=0)
         check_range("reward_memory_mb", self.reward_memory_mb, least=64)
         check_range("reward_processes", self.reward_processes, least=1)
+        if self.agent is not None and not all(self.agent.rpartition(":")):
+            raise ConfigError(f"agent: must be module:function or file.py:function, got {self.agent!r}")
+        if self.agent is not None and self.reward is not None:
+            raise ConfigError("reward: an agent gives its reward itself; leave one of the two out")
         if self.reward is not None and not is_function_name(self.reward):
             raise ConfigError(f"reward: must be module:function, file.py:function or file.py, got {self.reward!r}")
 

@@ -16,17 +16,18 @@ from dataclasses import dataclass, replace
 from penstock.chat import ChatTemplate
 from penstock.clock import Clock, SystemClock
 from penstock.envs import Observation
+from penstock.errors import EnvError
 from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.episode import finished
 from penstock.rollout.judging import Judge
-from penstock.rollout.play import Play
+from penstock.rollout.play import Failed, Play
 from penstock.rollout.policy import Action, AgentPolicy
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.setting import Setting, Ticket
 from penstock.rollout.task import TaskDefinition
 from penstock.trace import steps
-from penstock.types import Json, Message, Rollout, StepData
+from penstock.types import Json, Message, Rollout, RolloutStatus, StepData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,7 +147,14 @@ class _HookedPlay(Play):
         return self._worker._prepare_policy_observation(list(self.messages))
 
     async def execute(self, action: Action) -> Observation:
-        self._execution = await self._worker._execute_action_in_environment(action)
+        try:
+            self._execution = await self._worker._execute_action_in_environment(action)
+        except Failed:
+            raise
+        except EnvError as error:
+            raise Failed("env_error", str(error), RolloutStatus.ENV_ERROR) from error
+        except Exception as error:  # of a method that was overridden
+            raise Failed("env_raised", f"the action raised {type(error).__name__}: {error}") from error
         return self._execution.observation
 
     def check_termination(self, action: Action, observation: Observation) -> str:

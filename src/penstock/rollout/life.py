@@ -13,6 +13,7 @@ from penstock.buffer.client import BufferClient
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidError, StoreError, UnknownError
 from penstock.process.points import reach
+from penstock.rollout.agents import AgentHost
 from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dispatch import Dispatcher
 from penstock.rollout.episode import Setting, Ticket, failed_rollout, run_episode
@@ -45,6 +46,8 @@ class Desk:
     supply: Supply
     setting: Setting
     reporter: Reporter
+    agents: AgentHost | None = None
+    """Who plays the episodes, if an agent of the user's own does."""
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -155,7 +158,9 @@ class Life:
         except InvalidError as error:
             rollout = failed_rollout(ticket, slot.problem_id, "problem", str(error))
         else:
-            rollout = await run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)
+            agents = self._desk.agents
+            playing = agents.play(ticket, problem) if agents else run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)
+            rollout = await playing
         self._desk.reporter.episode(rollout)
         await self._finished.put(rollout)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -163,7 +164,8 @@ class Play:
                 raise Failed("env_raised", "the environment neither said anything nor ended the episode")
         except Failed as failed:
             info = {"critical_error": shown(str(failed)), "termination_reason": "critical_error"}
-            self._dialogue.judge(mark, reward=None, step=_facts(before, action, info, is_done=True))
+            with contextlib.suppress(InvalidError):  # what it acted on may be the very thing that cannot be stored
+                self._dialogue.judge(mark, reward=None, step=_facts(before, action, info, is_done=True))
             raise
         info = {**after.info, "termination_reason": self.end} if self.end else dict(after.info)
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from penstock.errors import InputError
 from penstock.inference.client import Reply
 from penstock.types import Int32Array, Json, Message
 from penstock.wire import parse_json
@@ -46,9 +47,7 @@ class Action:
         """`{"type": "text", "content": ...}`, `{"type": "tool_call", "name": ..., "arguments": ...}` (the first, if there are several) or `terminate`."""
         if self.type == "tool_call":
             function = self.message.tool_calls[0]["function"]
-            arguments = function["arguments"]
-            # OpenAI's API has them as JSON text; whoever looks at an action wants the values.
-            return {"type": "tool_call", "name": function["name"], "arguments": parse_json(arguments.encode()) if isinstance(arguments, str) else arguments}
+            return {"type": "tool_call", "name": function["name"], "arguments": _arguments(function["arguments"])}
         return {"type": self.type, "content": self.message.content}
 
     @property
@@ -66,6 +65,16 @@ class Action:
         yield self.raw_output
         yield self.logprobs
         yield self.value_estimate
+
+
+def _arguments(value: Json) -> Json:
+    """OpenAI's API has them as JSON text; whoever looks at an action wants the values. What a model wrote may be no JSON: then it stays as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_json(value.encode())
+    except (InputError, UnicodeEncodeError):
+        return value
 
 
 TERMINATE = "terminate"

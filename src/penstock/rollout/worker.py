@@ -21,6 +21,7 @@ from penstock.chat import ChatTemplate
 from penstock.errors import FencedError
 from penstock.inference.client import InferenceClient
 from penstock.metrics import JsonlSink, Metrics
+from penstock.rollout.agents import AgentHosts, hosts_of
 from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
@@ -35,8 +36,9 @@ from penstock.rollout.writing import AcksLog, Writer
 log = logging.getLogger(__name__)
 
 
-async def run_worker(config: WorkerConfig) -> None:
+async def run_worker(config: WorkerConfig, *, agents: AgentHosts | None = None) -> None:
     """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone."""
+    hosts = hosts_of(config, agents)
     supply = Supply.of(config.environment, config.env)
     prompts = Prompts(ChatTemplate.load(config.model, template=config.actor.template))
     async with AsyncExitStack() as stack:
@@ -51,7 +53,8 @@ async def run_worker(config: WorkerConfig) -> None:
         policy = EnginePolicy(sampler=LeastLoaded(servers), template=prompts.template, temperature=config.actor.temperature)
         judge = await stack.enter_async_context(judge_of(config.env))
         setting = Setting(policy=policy, prompts=prompts, limits=config.actor, judge=judge)
-        await run_desk(Desk(config, client, writer, supply, setting, Reporter(metrics, config.environment)), stop)
+        host = None if hosts is None else await stack.enter_async_context(hosts(config, prompts.template))
+        await run_desk(Desk(config, client, writer, supply, setting, Reporter(metrics, config.environment), host), stop)
 
 
 async def run_desk(desk: Desk, stop: asyncio.Event) -> None:

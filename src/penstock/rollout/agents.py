@@ -1,0 +1,33 @@
+"""Agents of the user's own, as a worker sees them: somebody who plays an episode. Who that is comes from outside, for it needs a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from penstock.chat import ChatTemplate
+from penstock.errors import ConfigError
+from penstock.rollout.config import WorkerConfig
+from penstock.rollout.episode import Ticket
+from penstock.types import Problem, Rollout
+
+
+class AgentHost(Protocol):
+    """Runs agents."""
+
+    async def play(self, ticket: Ticket, problem: Problem) -> Rollout:
+        """Run the agent on a problem and give the rollout of it, whatever happens. Cancelling it is the only way to get nothing."""
+
+
+AgentHosts = Callable[[WorkerConfig, ChatTemplate], AbstractAsyncContextManager[AgentHost]]
+"""Makes the host of a worker whose environment names an agent."""
+
+
+def hosts_of(config: WorkerConfig, hosts: AgentHosts | None) -> AgentHosts | None:
+    """`hosts`, if the environment names an agent. Raises `ConfigError` if it does and nobody can run it."""
+    if config.env.agent is None:
+        return None
+    if hosts is None:
+        raise ConfigError(f"envs.{config.environment}.agent: agents are run by `penstock worker`, not by this process")
+    return hosts
