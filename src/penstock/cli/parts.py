@@ -174,7 +174,14 @@ def worker(
     from penstock.rollout.worker import run_worker
 
     speak()
-    run_until_told(run_worker(worker_config(load_run(run_dir / "config.yaml"), run_dir, env, name, buffer, tuple(server))))
+    config = worker_config(load_run(run_dir / "config.yaml"), run_dir, env, name, buffer, tuple(server))
+    agents = None
+    if config.env.agent is not None:
+        # Imported only then: a gateway comes with it.
+        from penstock.orchestrator.agents import worker_agents
+
+        agents = worker_agents
+    run_until_told(run_worker(config, agents=agents))
 
 
 def learner(

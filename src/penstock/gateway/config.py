@@ -21,8 +21,10 @@ class Limits:
     """Requests of one session under way; one more is refused with 429."""
     max_choices: int = 64
     """The most that `n` may ask for."""
+    max_turns: int = 4096
+    """Requests that one session may have answered; then they are refused with 400 and it can only be ended."""
     max_session_tokens: int = 500_000
-    """Tokens that one session may hold, all branches together; then its requests are refused with 400 and it can only be ended."""
+    """Tokens that one session may hold, all branches together; likewise."""
     session_seconds: float = 3600.0
     """A session that is still open after this has failed (`deadline`). A client may ask for less."""
     idle_seconds: float = 900.0
@@ -31,7 +33,7 @@ class Limits:
     """A reply that the engine does not give in this time is an error of the request: 503."""
 
     def __post_init__(self) -> None:
-        for name in ("max_sessions", "max_requests", "max_choices", "max_session_tokens"):
+        for name in ("max_sessions", "max_requests", "max_choices", "max_turns", "max_session_tokens"):
             check_range(name, getattr(self, name), least=1)
         for name in ("session_seconds", "idle_seconds", "reply_seconds"):
             check_range(name, getattr(self, name), above=0)

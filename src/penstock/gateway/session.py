@@ -57,6 +57,8 @@ class Session:
         self.num_requests = 0
         """Under way."""
         self.num_forks = 0
+        self.limit_hit = ""
+        """Name of a limit because of which a request was refused."""
         self.is_stale = False
         """Somebody else has appended to its journal: what is here is not the session any more."""
         self._num_events = 0
@@ -193,8 +195,11 @@ class Session:
                 "or open the session with allow_filters: true (stored, not trained on) or purpose: eval",
                 name,
             )
-        if self.conversation.num_tokens >= limits.max_session_tokens:
-            raise BadRequest(f"the session holds {self.conversation.num_tokens} tokens, the most is {limits.max_session_tokens}: end it", "messages")
+        held = {"max_session_tokens": self.conversation.num_tokens, "max_turns": self.num_answers}
+        for name, value in held.items():
+            if value >= getattr(limits, name):
+                self.limit_hit = name
+                raise BadRequest(f"{name}: the session is at {value}, the most is {getattr(limits, name)}: end it", "messages")
 
     def _known_answer(self, ask: Ask) -> Answer | None:
         found = self._by_request.get(ask.digest)
