@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 from tests.services.buffers import Process, rollout
 
@@ -16,6 +19,9 @@ from penstock.buffer.routes import OPERATIONS, api_document
 from penstock.wire import encode_json, join_items
 
 schema = schemathesis.openapi.from_dict(api_document())
+CHECKS = (schemathesis.checks.not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+EXAMPLES = int(os.environ.get("PENSTOCK_SCHEMA_EXAMPLES", "4"))
+"""Requests for each route and mode; more look longer."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "buffer-openapi.json"
 
 
@@ -27,18 +33,24 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     running.kill()
 
 
-@schema.parametrize()
-@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_no_request_that_can_be_made_gets_an_answer_that_is_not_described(case: schemathesis.Case, process: Process) -> None:
-    if "run" in (case.path_parameters or {}) and case.operation.path != "/v1/runs/{run}":
-        # One that is there, so that more is looked at than its name.
-        case.path_parameters["run"] = "run"
-    if isinstance(case.body, dict) and isinstance(case.body.get("wait_seconds"), (int, float)):
-        case.body["wait_seconds"] = min(case.body["wait_seconds"], 0)
-    answer = case.call(base_url=process.url, timeout=10)
-    case.validate_response(
-        answer, checks=(schemathesis.checks.not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
-    )
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["as described", "otherwise"])
+@pytest.mark.parametrize("operation", [found.ok() for found in schema.get_all_operations()], ids=lambda operation: operation.label)
+def test_no_request_gets_an_answer_that_is_not_described(operation: Any, mode: GenerationMode, process: Process) -> None:
+    has_input = operation.body or operation.path_parameters or operation.query
+    if mode is GenerationMode.NEGATIVE and not has_input:
+        return  # nothing about it can be wrong
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+    def is_described(case: schemathesis.Case) -> None:
+        if "run" in (case.path_parameters or {}) and operation.path != "/v1/runs/{run}":
+            # One that is there, so that more is looked at than its name.
+            case.path_parameters["run"] = "run"
+        if isinstance(case.body, dict) and isinstance(case.body.get("wait_seconds"), (int, float)):
+            case.body["wait_seconds"] = min(case.body["wait_seconds"], 0)
+        case.validate_response(case.call(base_url=process.url, timeout=10), checks=CHECKS)
+
+    is_described()
 
 
 def test_after_all_that_a_good_write_goes_through_and_everything_adds_up(process: Process) -> None:
