@@ -1,0 +1,258 @@
+"""Outside consumers, enrichers and people who look, over the buffer's real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+
+import pytest
+import pytest_asyncio
+from tests.services.buffers import Process, group, rollout
+
+from penstock.buffer.client import BufferClient, api
+from penstock.errors import ConflictError, FencedError, ForbiddenError, UnknownError
+from penstock.types import Annotation, CutRequest, Laws, LeaseRequest, LeaseState, RolloutStatus
+
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    running = Process(tmp_path_factory.mktemp("buffer"))
+    yield running
+    running.kill()
+
+
+@pytest_asyncio.fixture
+async def client(process: Process) -> AsyncIterator[BufferClient]:
+    async with BufferClient(process.url, f"run-{next(_names)}") as opened:
+        await opened.open_run(Laws(credit_tokens=10**6), "0" * 32)
+        yield opened
+
+
+async def fill(client: BufferClient, *indices: int) -> None:
+    """Groups of two that are complete."""
+    for index in indices:
+        await client.open_groups([group(index)])
+        answers = await client.write([rollout(f"s/0/{index}", member, run=client.run) for member in range(2)])
+        assert [answer.code for answer in answers] == [None, None]
+
+
+async def states(client: BufferClient) -> dict[str, int]:
+    return dict((await client.ledger()).balances[0].groups)
+
+
+# Leases
+
+
+async def test_a_lease_is_taken_fetched_and_settled_and_each_may_be_asked_twice(client: BufferClient) -> None:
+    await fill(client, 0, 1, 2)
+    for _ in range(2):
+        reply = await client.take_lease("one", "trainer", LeaseRequest(groups=2))
+        assert reply.lease is not None
+        assert [found.id for found in reply.lease.groups] == ["s/0/0", "s/0/1"]
+    assert await states(client) == {"bound": 2, "ready": 1}
+    for _ in range(2):
+        groups = await client.lease_groups(reply.lease)
+        assert [[member.rollout_uid for member in found.rollouts] for found in groups] == [["s/0/0:0:0", "s/0/0:1:0"], ["s/0/1:0:0", "s/0/1:1:0"]]
+    renewed = await client.renew_lease("one", "trainer", seconds=100)
+    assert renewed.expires_at > reply.lease.expires_at
+    for _ in range(2):
+        assert (await client.settle_lease("one", "trainer")).state is LeaseState.SETTLED
+    assert await states(client) == {"spent": 2, "ready": 1}
+    assert len(await client.lease_groups(await client.lease("one"))) == 2
+
+
+async def test_the_groups_of_a_lease_come_as_json_too(process: Process, client: BufferClient) -> None:
+    await fill(client, 0)
+    await client.take_lease("one", "trainer")
+    path = f"/v1/runs/{client.run}/leases/one/groups?consumer=trainer"
+    (found,) = json.loads(process.ask("GET", path, None, {"Accept": "application/json"})[1])
+    assert found["group"]["id"] == "s/0/0"
+    assert [member["reward"] for member in found["rollouts"]] == [1.0, 1.0]
+    assert found["rollouts"][0]["trace"]["segments"][1]["ids"] == [4, 5]
+
+
+async def test_a_lease_of_somebody_else_or_one_that_is_over_is_refused(process: Process, client: BufferClient) -> None:
+    await fill(client, 0)
+    await client.take_lease("one", "trainer")
+    with pytest.raises(ForbiddenError, match="not of thief"):
+        await client.settle_lease("one", "thief")
+    with pytest.raises(ForbiddenError):
+        await client.take_lease("one", "thief")
+    assert process.ask("GET", f"/v1/runs/{client.run}/leases/one/groups?consumer=thief")[0] == 403
+    await client.release_lease("one", "trainer")
+    await client.release_lease("one", "trainer")
+    for late in (client.settle_lease("one", "trainer"), client.renew_lease("one", "trainer")):
+        with pytest.raises(FencedError, match="released"):
+            await late
+    assert process.ask("GET", f"/v1/runs/{client.run}/leases/one/groups?consumer=trainer")[0] == 409
+    with pytest.raises(UnknownError):
+        await client.settle_lease("none", "trainer")
+    assert await states(client) == {"ready": 1}
+
+
+async def test_a_lease_that_is_not_renewed_goes_to_the_next_who_waits_and_its_holder_is_fenced(client: BufferClient) -> None:
+    await fill(client, 0)
+    await client.take_lease("one", "gone", LeaseRequest(seconds=0.1))
+    reply = await client.take_lease("two", "here", wait_seconds=20)
+    assert reply.lease is not None
+    assert [found.id for found in reply.lease.groups] == ["s/0/0"]
+    with pytest.raises(FencedError, match="expired"):
+        await client.settle_lease("one", "gone")
+    assert (await client.settle_lease("two", "here")).fence == 1 + (await client.lease("one")).fence
+
+
+async def test_a_lease_waits_for_a_group_and_is_woken_by_the_write(client: BufferClient) -> None:
+    assert "0 groups are ready" in str((await client.take_lease("one", "trainer", wait_seconds=0)).waiting)
+    waiting = asyncio.create_task(client.take_lease("one", "trainer", LeaseRequest(items=4), wait_seconds=30))
+    await fill(client, 0, 1)
+    reply = await asyncio.wait_for(waiting, 10)
+    assert reply.lease is not None
+    assert len(reply.lease.groups) == 2
+
+
+async def test_64_consumers_race_and_each_group_goes_to_one(client: BufferClient) -> None:
+    await fill(client, *range(16))
+    replies = await asyncio.gather(*(client.take_lease(f"lease-{number}", f"c{number}", LeaseRequest(groups=1), wait_seconds=0) for number in range(64)))
+    taken = [found.id for reply in replies if reply.lease for found in reply.lease.groups]
+    assert sorted(taken) == sorted(f"s/0/{index}" for index in range(16))
+    term = (await client.take_term(api.TakeTerm(owner="learner", checkpoint=0))).term
+    assert (await client.cut(0, term, CutRequest(groups_per_update=1), wait_seconds=0)).plan is None
+
+
+async def test_leases_survive_a_kill(process: Process, client: BufferClient) -> None:
+    await fill(client, 0, 1)
+    before = (await client.take_lease("one", "trainer", LeaseRequest(groups=1))).lease
+    assert before is not None
+    process.kill()
+    process.start()
+    after = (await client.take_lease("one", "trainer", LeaseRequest(groups=1))).lease
+    assert after is not None
+    assert (after.groups, after.fence) == (before.groups, before.fence)
+    assert await states(client) == {"bound": 1, "ready": 1}
+    await client.settle_lease("one", "trainer")
+    assert await states(client) == {"spent": 1, "ready": 1}
+
+
+# Enrichment
+
+
+def note(client: BufferClient, uid: str, name: str, **facts: object) -> Annotation:
+    return Annotation(run=client.run, rollout_uid=uid, name=name, **facts)  # type: ignore[arg-type]
+
+
+async def test_missing_annotations_are_work_and_the_last_one_makes_the_group_ready(client: BufferClient) -> None:
+    await client.open_run(Laws(credit_tokens=10**6, annotations=("judge", "reference")), "0" * 32)
+    waiting = asyncio.create_task(client.take_work(api.TakeWork(lease="w1", consumer="enricher", count=10, names=("judge",), wait_seconds=30)))
+    await fill(client, 0)
+    lease = await asyncio.wait_for(waiting, 10)
+    assert [(item.rollout_uid, item.missing) for item in lease.items] == [("s/0/0:0:0", ("judge",)), ("s/0/0:1:0", ("judge",))]
+    again = await client.take_work(api.TakeWork(lease="w1", consumer="enricher", count=10, names=("judge",)))
+    assert again.items == lease.items
+    other = await client.take_work(api.TakeWork(lease="w2", consumer="scorer", count=1))
+    assert [(item.rollout_uid, item.missing) for item in other.items] == [("s/0/0:0:0", ("reference",))]
+    await client.renew_work("w1", "enricher")
+    fetched = await client.rollout("s/0/0:0:0")
+    assert fetched.reward == 1.0
+    for uid in ("s/0/0:0:0", "s/0/0:1:0"):
+        await client.annotate(note(client, uid, "judge", values={"score": 0.5}))
+        await client.annotate(note(client, uid, "judge", values={"score": 0.5}))
+    assert (await client.statistics()).work_missing == 2
+    await client.annotate(note(client, "s/0/0:0:0", "reference"))
+    assert await states(client) == {"complete": 1}
+    await client.annotate(note(client, "s/0/0:1:0", "reference", failed="the scorer was out of memory"))
+    assert await states(client) == {"ready": 1}
+    assert (await client.take_work(api.TakeWork(lease="w3", consumer="enricher"))).items == ()
+    assert await client.release_work("w1", "enricher") is True
+    assert await client.release_work("w1", "enricher") is False
+
+
+async def test_work_that_is_not_done_in_time_goes_to_the_next_and_a_late_result_is_taken(client: BufferClient) -> None:
+    await client.open_run(Laws(credit_tokens=10**6, annotations=("judge",)), "0" * 32)
+    await fill(client, 0)
+    assert len((await client.take_work(api.TakeWork(lease="w1", consumer="slow", count=2, seconds=0.1))).items) == 2
+    lease = await client.take_work(api.TakeWork(lease="w2", consumer="fast", count=2, wait_seconds=20))
+    assert len(lease.items) == 2
+    with pytest.raises(FencedError, match="over"):
+        await client.renew_work("w1", "slow")
+    with pytest.raises(ForbiddenError):
+        await client.renew_work("w2", "slow")
+    await client.annotate(note(client, "s/0/0:0:0", "judge", values={"by": "slow"}))
+    with pytest.raises(ConflictError, match="other content"):
+        await client.annotate(note(client, "s/0/0:0:0", "judge", values={"by": "fast"}))
+    await client.annotate(note(client, "s/0/0:1:0", "judge", values={"by": "fast"}))
+    assert await states(client) == {"ready": 1}
+
+
+# Looking
+
+
+async def test_where_tells_the_story_of_a_group_a_member_and_a_rollout(client: BufferClient) -> None:
+    await client.open_groups([group(0)])
+    await client.write([rollout("s/0/0", 0, run=client.run, reward=None, status=RolloutStatus.INFRA_ERROR, failure="the tool hung")])
+    await client.write([rollout("s/0/0", 0, run=client.run, retry=1), rollout("s/0/0", 1, run=client.run)])
+    term = (await client.take_term(api.TakeTerm(owner="learner", checkpoint=0))).term
+    await client.cut(0, term, CutRequest(groups_per_update=1))
+    await client.record(0, term, digest="1" * 32)
+    await client.keep(1, "c" * 32, term)
+    story = await client.where("s/0/0")
+    assert (story.kind, story.group.state, [update.update for update in story.updates]) == ("group", "spent", [0])
+    told = [event.what for event in story.events]
+    assert [event.at for event in story.events] == sorted(event.at for event in story.events)
+    for words in (
+        "opened for problem p",
+        "infra_error: the tool hung",
+        "try 1 stored",
+        "ready:",
+        "cut into update 0",
+        "version 1",
+        "update_1 contains",
+        "spent",
+    ):
+        assert any(words in sentence for sentence in told), (words, told)
+    member = await client.where("s/0/0#0")
+    assert (member.kind, [found.rollout.retry for found in member.members[0].tries]) == ("member", [0, 1])
+    one = await client.where("s/0/0:0:1")
+    assert (one.kind, [found.rollout.uid for found in one.members[0].tries]) == ("rollout", ["s/0/0:0:1"])
+    for nothing in ("nobody", "s/0/0#7"):
+        with pytest.raises(UnknownError):
+            await client.where(nothing)
+
+
+async def test_where_names_the_lease_and_what_is_missing(client: BufferClient) -> None:
+    await fill(client, 0)
+    await client.take_lease("one", "trainer")
+    await client.settle_lease("one", "trainer")
+    story = await client.where("s/0/0")
+    assert story.lease is not None
+    assert (story.lease.consumer, story.lease.state) == ("trainer", "settled")
+    assert any("taken by trainer under lease one" in event.what for event in story.events)
+
+
+async def test_an_export_streams_what_is_meant(client: BufferClient) -> None:
+    await fill(client, 0, 1)
+    await client.open_groups([group(2)])
+    await client.write([rollout("s/0/2", 0, run=client.run, reward=0.25)])
+    rows = [json.loads(line) async for line in client.export()]
+    assert [row["uid"] for row in rows] == ["s/0/0:0:0", "s/0/0:1:0", "s/0/1:0:0", "s/0/1:1:0", "s/0/2:0:0"]
+    assert rows[4]["rollout"]["trace"]["segments"][1]["ids"] == [4, 5]
+    some = [json.loads(line)["uid"] async for line in client.export([("state", "open"), ("where", "reward<0.5")])]
+    assert some == ["s/0/2:0:0"]
+    assert [line async for line in client.export([("environment", "other")])] == []
+
+
+async def test_statistics_say_how_groups_fare(client: BufferClient) -> None:
+    await fill(client, 0)
+    await client.open_groups([group(1)])
+    (found,) = (await client.statistics()).environments
+    assert (found.opened, found.under_way, found.became_ready, found.mean_ready_tokens) == (2, 2, 1, 7.0)
+    assert found.oldest_open_seconds is not None
+    assert found.oldest_open_seconds >= 0
+
+
+async def test_a_write_of_which_nothing_is_taken_still_answers_for_each(client: BufferClient) -> None:
+    answers = await client.write([rollout("s/0/8", 0, run=client.run), rollout("s/0/9", 0, run=client.run)])
+    assert [answer.code for answer in answers] == ["unknown", "unknown"]
