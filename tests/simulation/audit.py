@@ -102,6 +102,7 @@ class Audit:
         for record in records:
             if isinstance(record, GroupRecord):
                 self._check_whole(before[record.id], record)
+                self._check_filtered(before[record.id], record)
                 self._check_uses(self.groups[record.id])
             elif isinstance(record, Version) and record.live:
                 self._check_credit_is_back(record)
@@ -240,6 +241,16 @@ class Audit:
             raise Violation("E3", f"group {group.id} is ready with members {pending} pending and {len(filling)} rollouts for {group.usable} members", group.id)
         if group.purpose == "train" and group.usable < self._laws.min_group_size:
             raise Violation("E3", f"group {group.id} is ready with {group.usable} members; {self._laws.min_group_size} are needed", group.id)
+
+    def _check_filtered(self, old: GroupRecord | None, group: GroupRecord) -> None:
+        """A group has become ready only if its rewards differ, where that is the law, and was dropped for that only if they do not."""
+        if group.purpose != "train" or (old is not None and old.ready_order is not None):
+            return
+        rewards = {rollout.reward for rollout in self._filling(group.id)}
+        if group.ready_order is not None and "zero_variance" in self._laws.filters and len(rewards) < 2:
+            raise Violation("E5", f"group {group.id} is ready with rewards {rewards}, from which nothing can be learned", group.id)
+        if group.reason == "filtered:zero_variance" and ("zero_variance" not in self._laws.filters or len(rewards) > 1):
+            raise Violation("E1", f"group {group.id} is dropped for rewards that are alike and are {rewards}", group.id)
 
     def _check_credit_is_back(self, version: Version) -> None:
         plan = self.plans.get(version.update) if version.update is not None else None

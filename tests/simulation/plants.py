@@ -373,3 +373,15 @@ def one_version_per_reply() -> Patches:
         answer(tuple(chunks))
 
     return [(Server, "_sample", inattentive)]
+
+
+@plant_where(lambda world: "zero_variance" in world.laws.filters)
+def last_member_not_compared() -> Patches:
+    """Filters look at a group before the member that completes it is there."""
+    untrainable = _laws_of("groups").untrainable
+
+    def early(ledger: Ledger, rollouts: Sequence[Any]) -> str | None:
+        found: str | None = untrainable(ledger, rollouts[:-1])
+        return found
+
+    return [(_laws_of("groups"), "untrainable", early)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -63,7 +63,7 @@ def scenario(rng: Random) -> Scenario:
     fractions = _fractions(rng, environments)
     request = _request(rng)
     mood = rng.choice(("quiet", "rough", "rough", "wild"))
-    return Scenario(
+    world = Scenario(
         laws=_laws(rng, group_size, environments, fractions, request),
         request=request,
         environments=environments,
@@ -83,6 +83,12 @@ def scenario(rng: Random) -> Scenario:
         seconds_between_faults={"quiet": float("inf"), "rough": rng.uniform(1.5, 5.0), "wild": rng.uniform(0.8, 2.0)}[mood],
         calm_after_events=rng.randint(1600, 2100),
     )
+    return replace(world, laws=replace(world.laws, filters=_filters(rng)))
+
+
+def _filters(rng: Random) -> dict[str, dict[str, float]]:
+    """Mostly none. Rewards are even or odd, so of small groups many have but one."""
+    return rng.choice(({}, {}, {}, {"zero_variance": {}}, {"staleness": {"max_lag": float(rng.randint(0, 2))}, "zero_variance": {}}))
 
 
 def _fractions(rng: Random, environments: tuple[str, ...]) -> dict[str, float]:
