@@ -33,7 +33,6 @@ from penstock.types import (
     Payload,
     Plan,
     Purpose,
-    Record,
     RolloutRecord,
     RunRecord,
     SessionRecord,
@@ -256,16 +255,6 @@ class Buffer:
                 if entry.episode == episode and known.get(entry.index, entry.body) != entry.body:
                     raise ConflictError(f"entry {entry.index} of the journal of {episode} is there with other content")
         return self._submit(run, Decision(None, tuple(entries)))
-
-    def file_away(self, run: str, records: Sequence[Record]) -> Pending[None]:
-        """Make durable what the archive has to say of groups that have ended. The laws do not look at those any more, so the ledger is left as it is."""
-        self.ledger(run)
-        submitted = self.store.submit(records)
-        refusal = submitted.exception() if submitted.done() else None
-        if isinstance(refusal, InputError):
-            raise refusal
-        self._line = submitted
-        return Pending(None, submitted, changed=False)
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
         """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
 from penstock.errors import InputError, StoreError
 from penstock.process.points import reach
+from penstock.types import Record
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Archiver:
         reach("buffer.archive_written")
         updates = {group_id: update for update, ids in self._skipped_plans(run).items() for group_id in ids}
         records = filed(found.groups, written, store_directory=self._store_directory, number=number, updates=updates, now=self._now())
-        await self._service.told(lambda buffer: buffer.file_away(run, records))
+        await self._file_away(records)
         reach("buffer.archive_registered")
         if written is not None:
             await asyncio.to_thread(show_file, written.path)
@@ -77,10 +78,14 @@ class Archiver:
         checkpoints = buffer.ledger(run).checkpoints
         retired = to_retire(buffer.store.archive_files(run), self._config, oldest_checkpoint=min(checkpoints, default=None), now=self._now())
         for file in retired:
-            gone = replace(file, retired_at=self._now())
-            await self._service.told(lambda buffer, gone=gone: buffer.file_away(run, [gone]))  # type: ignore[misc]
+            await self._file_away([replace(file, retired_at=self._now())])
             await asyncio.to_thread(remove_file, self._store_directory / file.name)
             log.info("%s with %d rollouts is retired", file.name, file.rows)
+
+    async def _file_away(self, records: Sequence[Record]) -> None:
+        """Make durable what the archive has to say of groups that have ended. No law looks at those any more, so the ledger need not know."""
+        submitted = await asyncio.to_thread(self._service.buffer.store.submit, records)
+        await asyncio.shield(asyncio.wrap_future(submitted))
 
     def _write(self, run: str, number: int, found: Collected) -> Written:
         return write_file(file_path(self._directory, run, number), found.groups)

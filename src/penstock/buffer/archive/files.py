@@ -15,12 +15,13 @@ from urllib.parse import quote
 
 import xxhash
 
-from penstock.buffer.archive.rows import Row, SettledGroup, rows_of
+from penstock.buffer.archive.rows import SettledGroup, rows_of
 from penstock.buffer.archive.schema import arrow_schema
+from penstock.buffer.archive.tables import table_of
 from penstock.types import ArchiveFile
 
-ROW_GROUP_ROWS = 256
-ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_ROWS = 128
+ROW_GROUP_BYTES = 4 << 20
 """A row group is closed at so many rows or accepted bytes: reading one rollout reads its row group."""
 _READ_BYTES = 1 << 20
 
@@ -108,25 +109,20 @@ def file_digest(path: Path) -> str:
 
 
 def _write_rows(path: Path, groups: Iterable[SettledGroup]) -> int:
-    import pyarrow
     from pyarrow import parquet
 
     count, pending, pending_bytes = 0, [], 0
     with parquet.ParquetWriter(path, arrow_schema(), compression="zstd") as writer:
-
-        def flush(rows: list[Row]) -> None:
-            writer.write_table(pyarrow.Table.from_pylist(rows, schema=arrow_schema()))
-
         for group in groups:
             for row in rows_of(group):
                 pending.append(row)
                 pending_bytes += len(row["body"])
                 count += 1
                 if len(pending) >= ROW_GROUP_ROWS or pending_bytes >= ROW_GROUP_BYTES:
-                    flush(pending)
+                    writer.write_table(table_of(pending))
                     pending, pending_bytes = [], 0
         if pending:
-            flush(pending)
+            writer.write_table(table_of(pending))
     return count
 
 

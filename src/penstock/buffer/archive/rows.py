@@ -8,12 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.buffer.intake import decode_rollout
-from penstock.types import AnnotationRecord, GroupRecord, Payload, Rollout, RolloutRecord, Trace, kept_segments
+from penstock.types import AnnotationRecord, GroupRecord, Payload, Rollout, RolloutRecord, Segment, Trace, kept_segments
 from penstock.wire import canonical_json, parse_json
 
 Row = dict[str, Any]
+"""Values by column. Those of `ids`, `logprobs` and `token_versions` are arrays, where the two constants stand for null; or None."""
+NO_LOGPROB = np.nan
+NO_VERSION = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,19 +124,27 @@ def _message(found: object) -> Row:
 
 
 def _token_columns(rollout: Rollout) -> Row:
-    trace = rollout.trace
-    logprobs: list[float | None] = []
-    versions: list[int | None] = []
-    for segment in trace.segments:
-        unknown = [None] * len(segment.ids)
-        logprobs += unknown if segment.logprobs is None else segment.logprobs.tolist()
-        versions += [run.version for run in segment.versions for _ in range(run.count)] if segment.versions else unknown
+    segments = rollout.trace.segments
     return {
-        "ids": np.concatenate([segment.ids for segment in trace.segments]) if trace.segments else [],
-        "logprobs": logprobs,
-        "token_versions": versions,
-        "segments": _segments(trace),
+        "ids": _joined([segment.ids for segment in segments], np.int32),
+        "logprobs": _joined([_filled(segment, NO_LOGPROB) if segment.logprobs is None else segment.logprobs for segment in segments], np.float32),
+        "token_versions": _joined([_versions(segment) for segment in segments], np.int64),
+        "segments": _segments(rollout.trace),
     }
+
+
+def _versions(segment: Segment) -> npt.NDArray[Any]:
+    if not segment.versions:
+        return _filled(segment, NO_VERSION)
+    return np.repeat([run.version for run in segment.versions], [run.count for run in segment.versions])
+
+
+def _filled(segment: Segment, value: float) -> npt.NDArray[Any]:
+    return np.full(len(segment.ids), value)
+
+
+def _joined(pieces: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate(pieces).astype(kind) if pieces else np.empty(0, kind)
 
 
 def _segments(trace: Trace) -> Sequence[Row]:

@@ -1,6 +1,6 @@
 """Writes change sets into an open transaction; neither function commits.
 
-`write_together` is the way almost everything goes: one `executemany` for each table over many change sets. It expects that nothing conflicts, and
+`write_together` is the way almost everything goes: a few statements for each table over many change sets. It expects that nothing conflicts, and
 says so when something did; the caller then rolls back and calls `write_apart`, which looks at each change set on its own and finds the ones
 that cannot be kept.
 """
@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from penstock.buffer.store._bulk import write_rows
 from penstock.buffer.store._rows import (
     JOURNAL_COLUMNS,
     MEMBERS,
@@ -33,8 +34,8 @@ R = TypeVar("R")
 
 _INSERT_PAYLOAD = f"INSERT INTO payloads ({PAYLOAD_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _INSERT_ENTRY = f"INSERT INTO journal ({JOURNAL_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
-_MOVE = f"""{_INSERT_PAYLOAD} ON CONFLICT (run, uid) DO UPDATE SET
-    content_type = excluded.content_type, digest = excluded.digest, encoding = excluded.encoding, checksum = excluded.checksum, body = excluded.body"""
+# Not an update: that would leave the page of a large payload to a pointer of 40 bytes. Rows that come anew lie close together.
+_MOVE = _INSERT_PAYLOAD.replace("INSERT", "INSERT OR REPLACE", 1)
 _PROBE = "UPDATE probes SET count = count + 1"
 # Groups stand before members, which look at them.
 _KEY_LENGTHS = {table.write: len(table.key) for table in TABLES.values()} | {_MOVE: 2}
@@ -89,8 +90,8 @@ def write_together(connection: sqlite3.Connection, changes: Sequence[ChangeSet])
     """Write all of `changes`. False if any of them conflicts with what is there: the transaction is then to be rolled back."""
     compress = len(changes) < SUSTAINED_BATCH
     try:
-        connection.executemany(_INSERT_PAYLOAD, [payload_row(payload, compress=compress) for change in changes for payload in change.payloads])
-        connection.executemany(_INSERT_ENTRY, [journal_row(entry) for change in changes for entry in change.entries])
+        write_rows(connection, _INSERT_PAYLOAD, (payload_row(payload, compress=compress) for change in changes for payload in change.payloads))
+        write_rows(connection, _INSERT_ENTRY, (journal_row(entry) for change in changes for entry in change.entries))
         if not all(change.records for change in changes):
             connection.execute(_PROBE)
         return _write_rows(connection, changes)
@@ -120,7 +121,7 @@ def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) ->
             newest[statement][row[: _KEY_LENGTHS[statement]]] = row
     for statement, rows in newest.items():
         if rows:
-            written = connection.executemany(statement, rows.values()).rowcount
+            written = write_rows(connection, statement, rows.values())
             if statement == MEMBERS.write and written != len(rows):
                 return False
     return True
