@@ -10,7 +10,8 @@ from starlette.types import ASGIApp
 
 from penstock.buffer.archive.archiver import archiving
 from penstock.buffer.batches import BatchLog
-from penstock.buffer.compat.generators import Generators, GeneratorsConfig
+from penstock.buffer.compat.generators.routes import generator_routes
+from penstock.buffer.compat.generators.running import Generators, GeneratorsConfig
 from penstock.buffer.compat.routes import CompatRoutes
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.config import BufferConfig
@@ -54,6 +55,8 @@ async def _serve(config: BufferConfig) -> None:
 async def _compatible(service: BufferService, config: BufferConfig, port: int) -> AsyncIterator[ASGIApp]:
     """The native app behind the compatible routes; generators end with it."""
     host = f"[{config.access.host}]" if ":" in config.access.host else config.access.host
+    # The one that may do least beside writing.
+    writing = sorted((token for token in config.access.known_tokens if Scope.PRODUCE in token.scopes), key=lambda token: len(token.scopes))
     compat = CompatService(service, config.compat, lambda task_type: generators.hooks(task_type))
     generators = Generators(
         GeneratorsConfig(
@@ -62,12 +65,12 @@ async def _compatible(service: BufferService, config: BufferConfig, port: int) -
             data_root=config.data_root,
             buffer_url=f"http://{host}:{port}",
             group_size=config.compat.group_size,
-            token=next((token.value for token in config.access.known_tokens if Scope.PRODUCE in token.scopes), None),
+            token=writing[0].value if writing else None,
         ),
         compat.finished_ids,
     )
     try:
         async with compat.running():
-            yield CompatRoutes(buffer_routes(service), compat, generators)
+            yield CompatRoutes(buffer_routes(service, *generator_routes(generators)), compat, generators)
     finally:
         await generators.close()

@@ -5,9 +5,15 @@
 - `frames`: what a server and a generator's process say to each other. `child`: the other end, which alone runs a generator's code.
 - `running`: `Generators`, which starts, watches and stops them. `hooks`: `GeneratorHooks`, a generator's own five functions.
 - `routes`: what is served about them.
+
+This file imports nothing, because a generator's process comes through here on its way to `child`.
+
+A service makes one `Generators` in its event loop, gives it the ids that its store has finished, and closes it in the end:
+
+    generators = Generators(GeneratorsConfig(directory=buffer_directory, folders=folders, data_root=data_root), compat.finished_ids)
+    app = buffer_routes(service, *generator_routes(generators))
+    try:
+        ...
+    finally:
+        await generators.close()
 """
-
-from penstock.buffer.compat.generators.hooks import GeneratorHooks
-from penstock.buffer.compat.generators.running import Generators, GeneratorsConfig, GeneratorState, RolloutState
-
-__all__ = ["GeneratorHooks", "GeneratorState", "Generators", "GeneratorsConfig", "RolloutState"]

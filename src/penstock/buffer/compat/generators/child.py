@@ -13,6 +13,7 @@ When the other end of the socket closes, because the server stopped or was kille
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -58,8 +59,11 @@ def main(words: Sequence[str]) -> None:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
         traceback.print_exc()
-        frames.send({"failed": _sentence(error)})
-        sys.exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+        with contextlib.suppress(OSError):
+            frames.send({"failed": _sentence(error)})
+        sys.stdout.flush()
+        # At once: an orderly exit would wait for processes that the generator has started, and they may wait for it.
+        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 def load(path: Path, folders: Sequence[Path]) -> ModuleType:
