@@ -156,8 +156,9 @@ MEMBERS = _table(
     kind="member",
     write="""
     INSERT INTO members (run, group_id, member, state, reason, checksum, body, environment, purpose)
-    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, environment, purpose FROM groups WHERE run = ?1 AND id = ?2
-    ON CONFLICT (run, group_id, member) DO UPDATE SET state = ?4, reason = ?5, checksum = ?6, body = ?7
+    SELECT new.*, groups.environment, groups.purpose
+    FROM (VALUES (?, ?, ?, ?, ?, ?, ?)) AS new CROSS JOIN groups WHERE groups.run = new.column1 AND groups.id = new.column2
+    ON CONFLICT (run, group_id, member) DO UPDATE SET state = excluded.state, reason = excluded.reason, checksum = excluded.checksum, body = excluded.body
     """,
 )
 ROLLOUTS = _table("rollouts", RolloutRecord, ("run", "uid", "group_id"), 2, lambda r: (r.run, r.uid, r.group_id), kind="rollout")
