@@ -88,4 +88,4 @@ class Frames:
 
 async def open_frames(connection: socket.socket) -> Frames:
     """This end of a pair, for an event loop."""
-    return Frames(*await asyncio.open_connection(sock=connection))
+    return Frames(*await asyncio.open_unix_connection(sock=connection))
