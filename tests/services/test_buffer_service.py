@@ -16,7 +16,7 @@ from tests.services.buffers import Process, group, rollout
 
 from penstock.buffer import api
 from penstock.buffer.client import BufferClient
-from penstock.errors import ConflictError, FencedError, UnknownError
+from penstock.errors import ConflictError, FencedError, ForbiddenError, UnauthorizedError, UnknownError
 from penstock.types import CutRequest, Laws
 
 
@@ -150,3 +150,39 @@ def test_another_host_without_a_token_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock.buffer", "--dir", str(tmp_path), "--host", "0.0.0.0"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=30, env=os.environ)
     assert (refused.returncode, "needs a token" in refused.stderr) == (1, True)
+
+
+def test_tokens_have_scopes_and_do_not_stand_on_the_command_line(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("produce=writer\nconsume=trainer\nview=looker\nroot\n")
+    (tmp_path / "buffer").mkdir()
+    process = Process(tmp_path / "buffer", "--token-file", str(tokens))
+    try:
+        asyncio.run(_try_tokens(process.url))
+        command = Path(f"/proc/{process.child.pid}/cmdline").read_bytes()
+        assert not any(value in command for value in (b"writer", b"trainer", b"looker", b"root"))
+        assert process.get("/livez") == {"live": True}
+    finally:
+        process.kill()
+
+
+async def _try_tokens(url: str) -> None:
+    async with (
+        BufferClient(url, "run", token="root") as root,
+        BufferClient(url, "run", token="writer") as writer,
+        BufferClient(url, "run", token="trainer") as trainer,
+        BufferClient(url, "run", token="looker") as looker,
+        BufferClient(url, "run") as nobody,
+    ):
+        await root.open_run(Laws(), "0" * 32)
+        await writer.open_groups([group(0)])
+        assert [answer.code for answer in await writer.write([rollout("s/0/0", member) for member in range(2)])] == [None, None]
+        lease = (await trainer.take_lease("one", "trainer")).lease
+        assert lease is not None
+        assert len(await trainer.lease_groups(lease)) == 1
+        assert (await looker.where("s/0/0")).group.state == "bound"
+        for refused in (writer.status(), trainer.open_groups([group(1)]), looker.settle_lease("one", "trainer"), writer.open_run(Laws(), "0" * 32)):
+            with pytest.raises(ForbiddenError, match="does not have the scope"):
+                await refused
+        with pytest.raises(UnauthorizedError):
+            await nobody.status()
