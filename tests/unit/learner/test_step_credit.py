@@ -119,21 +119,22 @@ def test_the_control_deals_out_the_advantages_of_steps() -> None:
     assert dealt != honest
 
 
-def test_a_rollout_without_messages_is_one_step_and_examples_are_none() -> None:
+def test_a_rollout_without_messages_is_one_step() -> None:
     bare = Recorder()
     bare.append([1], Source.ENV)
     sampled(bare, [2, 3])
     assert [by_token(sample) for sample in credit([group(rollout(0, 1.0, bare), rollout(1, 0.0, bare))], PLAN, GIGPO)] == [[0.5, 0.5], [-0.5, -0.5]]
-    # An assistant's message that nobody sampled stands in the prompt; it is no step, so the first reply has the whole return.
-    shown = Recorder()
-    shown.open_message()
-    shown.append([1], Source.ENV)
-    shown.close_message(Message(role="assistant", content="an example"), reward=100.0)
-    shown.open_message()
-    sampled(shown, [5])
-    shown.close_message(Message(role="assistant", content="go"), reward=1.0, step=StepFacts(observation="hall"))
-    win, _ = credit([group(rollout(0, 1.0, shown), LOSE)], PLAN, GIGPO)
-    assert by_token(win) == [1.0]
+
+
+def test_what_another_policy_said_is_not_a_step() -> None:
+    talk = Recorder()
+    for policy, step_reward in (("policy", 0.0), ("opponent", None), ("policy", 1.0)):
+        talk.open_message()
+        sampled(talk, [5], policy)
+        talk.close_message(Message(role="assistant", content="go"), reward=step_reward, step=StepFacts(observation="hall" if step_reward == 0 else None))
+    win, _ = credit([group(rollout(0, 1.0, talk), LOSE)], PLAN, GIGPO)
+    # The return of the first reply is 0.5 * 1, discounted once; with the opponent's move in between it would be 0.25.
+    assert by_token(win) == [0.75, 0.5]
 
 
 def test_gae_needs_a_value_of_every_step() -> None:
