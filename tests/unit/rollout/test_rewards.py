@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.rollout.stub_engine import StubEngine
 
+from penstock.chat import ChatTemplate
+from penstock.envs import SortEnvironment
 from penstock.errors import ConfigError, InfraError
+from penstock.inference.client import InferenceClient
+from penstock.problems import Split
 from penstock.process.confined import Confinement
+from penstock.rollout import Setting, Ticket, run_episode
 from penstock.rollout.config import EnvConfig
+from penstock.rollout.dialogue import Prompts
+from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.judging import Judgement, read_judgement
 from penstock.rollout.rewards import RewardConfig, RewardPool
 from penstock.types import Message, Problem, Rollout, RolloutStatus, Trace
@@ -133,6 +141,37 @@ async def test_hanging_calls_do_not_hold_up_the_others() -> None:
         for task in hanging:
             task.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
+
+
+async def test_a_call_that_takes_long_steps_back_with_all_that_it_started() -> None:
+    async with pool_of(processes=1, seconds=30.0) as pool:
+        pid = int((await judged(pool, "pid")).total)
+        if pool.confinement is Confinement.BUBBLEWRAP:
+            return
+        hanging = asyncio.create_task(judged(pool, "fork"))
+        await asyncio.sleep(0)
+        # Once another gets the only place, the first has been found slow.
+        assert (await judged(pool, "one")).total == 1.0
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert not _is_running(pid)
+
+
+@pytest.mark.parametrize("bad", ["nan", "none", "text", "raise", "exit", "die", "hang"])
+async def test_a_bad_reward_function_costs_its_episode_and_gives_no_reward(template_of: Callable[[str], ChatTemplate], bad: str) -> None:
+    template = template_of("plain")
+    engine = StubEngine(lambda _: bad)
+    async with engine.running(), InferenceClient(engine.url) as client, pool_of(seconds=0.5) as pool:
+        setting = Setting(policy=EnginePolicy(sampler=client, template=template), prompts=Prompts(template), judge=pool)
+        ticket = Ticket(run="r", environment="e", group_id="g/0/0", member=0, retry=0, seed=0, env_seed=0)
+        problem = SortEnvironment().problems(Split.TRAIN).problem(0, 0)
+        rollout = await run_episode(ticket, problem, SortEnvironment().make(), setting)
+        engine.say = lambda _: "one"
+        after = await run_episode(ticket, problem, SortEnvironment().make(), setting)
+    assert (rollout.status, rollout.reward, rollout.rewards, rollout.metadata["error"]) == (RolloutStatus.INFRA_ERROR, None, {}, "reward")
+    assert (after.status, after.reward, after.rewards) == (RolloutStatus.OK, 1.0, {"reward": 1.0})
+    assert "reward" in after.metadata["seconds"]
 
 
 async def test_when_it_is_over_nothing_is_left() -> None:

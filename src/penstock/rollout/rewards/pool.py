@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 _PROGRAM = Path(__file__).with_name("_child.py")
 _LONGEST_ANSWER_BYTES = 2 << 20
 _FILE_BYTES = 64 << 20
-_NICE = 10
+_NICE, _SLOW_NICE = 5, 19
 _SLOW_SECONDS = 0.5
-"""A call that takes longer makes place for another."""
+"""A call that takes longer makes place for another, and from then on computes only when nobody else wants to."""
 _SLOW_SHARE = 3
 """So many times as many slow calls as there are places."""
 
@@ -84,42 +84,44 @@ class RewardPool:
                 "num_steps": rollout.metadata.get("steps"),
             },
         }
-        async with self._place():
-            answer = await self._asked(question)
+        async with self._place() as place:
+            answer = await self._asked(question, place)
         if "failed" in answer:
             raise InfraError(f"the reward function failed: {answer['failed']}")
         return read_judgement(answer.get("value"))
 
     @contextlib.asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _place(self) -> AsyncIterator[_Place]:
         """A place among those that call at the same time; given to another while this call takes long."""
         await self._places.acquire()
-        is_lent = False
+        place = _Place()
 
-        def lend() -> None:
-            nonlocal is_lent
+        def become_slow() -> None:
+            place.is_slow = True
+            if place.caller is not None:
+                place.caller.step_back()
             if self._num_slow < _SLOW_SHARE * self._config.processes:
-                is_lent = True
+                place.is_lent = True
                 self._num_slow += 1
                 self._places.release()
 
-        timer = asyncio.get_running_loop().call_later(_SLOW_SECONDS, lend)
+        timer = asyncio.get_running_loop().call_later(_SLOW_SECONDS, become_slow)
         try:
-            yield
+            yield place
         finally:
             timer.cancel()
-            if is_lent:
+            if place.is_lent:
                 self._num_slow -= 1
             else:
                 self._places.release()
 
-    async def _asked(self, question: Json) -> Json:
-        caller = self._idle.pop() if self._idle else await self._restarted()
+    async def _asked(self, question: Json, place: _Place) -> Json:
+        caller = place.caller = self._idle.pop() if self._idle else await self._restarted()
         is_sound = False
         try:
             answer = await caller.ask(question, self._config.seconds)
-            # After a failure the process may be about to end, and whatever it is, the next question deserves a sound one.
-            is_sound = "value" in answer and len(self._idle) < self._config.processes
+            # After a failure the process may be about to end, and one that has stepped back cannot step forward again.
+            is_sound = "value" in answer and not place.is_slow and len(self._idle) < self._config.processes
             return answer
         finally:
             if is_sound:
@@ -164,6 +166,15 @@ class RewardPool:
         await caller.end()
 
 
+class _Place:
+    """One call, and what is known of it."""
+
+    def __init__(self) -> None:
+        self.caller: _Caller | None = None
+        self.is_slow = False
+        self.is_lent = False
+
+
 class _Caller:
     """One process that calls the function."""
 
@@ -190,6 +201,11 @@ class _Caller:
         if not isinstance(answer, dict):
             raise InfraError("the reward function's process answered nonsense")
         return answer
+
+    def step_back(self) -> None:
+        """Let it compute, with all that it has started, only when nobody else wants to."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PGRP, self._child.id.pid, _SLOW_NICE)
 
     async def end(self) -> None:
         """End it and all that it has started."""
