@@ -47,6 +47,8 @@ class EnvironmentStatus:
     """Training groups by state; dropped ones as `dropped(reason)`."""
     members: Mapping[str, int]
     """Their members by state; failed ones as `failed(reason)`."""
+    mean_dropped_longest: Mapping[str, float] = field(default_factory=dict)
+    """Sampled tokens of the longest member of dropped groups, by reason: shows whether long replies are lost more often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

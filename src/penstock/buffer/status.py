@@ -6,6 +6,7 @@ from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer
 from penstock.ledger import Ledger
+from penstock.ledger.book import Counts
 from penstock.ledger.credits import capacity
 from penstock.ledger.work import missing_work
 from penstock.metrics import named, render_prometheus
@@ -60,7 +61,7 @@ def statistics(ledger: Ledger, now: float) -> api.Statistics:
 def _fared(ledger: Ledger, environment: str, purpose: Purpose, now: float) -> api.EnvironmentStatistics:
     counts = ledger.counts_of(environment, purpose)
     live = [group for group in ledger.groups.values() if (group.environment, group.purpose) == (environment, purpose)]
-    dropped = {str(reason): count for (state, reason), count in sorted(counts.groups.items(), key=str) if state is GroupState.DROPPED and count}
+    dropped = _dropped(counts)
     opened = [group.opened_at for group in live if group.state is GroupState.OPEN]
     ready = [group.ready_at for group in live if group.state is GroupState.READY and group.ready_at is not None]
     return api.EnvironmentStatistics(
@@ -71,7 +72,7 @@ def _fared(ledger: Ledger, environment: str, purpose: Purpose, now: float) -> ap
         became_ready=counts.ready_groups,
         mean_ready_tokens=counts.mean_tokens,
         dropped=dropped,
-        mean_dropped_longest={reason: counts.dropped_longest[reason] / count for reason, count in dropped.items()},
+        mean_dropped_longest=_mean_dropped_longest(counts),
         oldest_open_seconds=max(0.0, now - min(opened)) if opened else None,
         oldest_ready_seconds=max(0.0, now - min(ready)) if ready else None,
     )
@@ -89,6 +90,8 @@ def _gauges(ledger: Ledger) -> dict[str, float]:
             env = found.environment
             values[named("ledger/<env>/credit_tokens", env=env)] = capacity(ledger, env)
             values[named("ledger/<env>/held_tokens", env=env)] = ledger.counts_of(env, found.purpose).held_tokens
+            longest = _mean_dropped_longest(ledger.counts_of(env, found.purpose))
+            values |= {named("ledger/<env>/dropped_longest/<reason>", env=env, reason=reason): mean for reason, mean in longest.items()}
             values |= {named("ledger/<env>/groups/<state>", env=env, state=state): count for state, count in found.groups.items()}
             values |= {named("ledger/<env>/members/<state>", env=env, state=state): count for state, count in found.members.items()}
     return values
@@ -102,4 +105,14 @@ def _environment(ledger: Ledger, found: law.Balance) -> api.EnvironmentStatus:
         mean_group_tokens=counts.mean_tokens,
         groups=found.groups,
         members=found.members,
+        mean_dropped_longest=_mean_dropped_longest(counts),
     )
+
+
+def _dropped(counts: Counts) -> dict[str, int]:
+    """Dropped groups by reason."""
+    return {str(reason): count for (state, reason), count in sorted(counts.groups.items(), key=str) if state is GroupState.DROPPED and count}
+
+
+def _mean_dropped_longest(counts: Counts) -> dict[str, float]:
+    return {reason: counts.dropped_longest[reason] / count for reason, count in _dropped(counts).items()}

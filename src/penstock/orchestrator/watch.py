@@ -79,8 +79,13 @@ def ledger_records(status: RunStatus) -> list[Record]:
     records: list[Record] = [Last("ledger/imbalance", status.imbalance)]
     totals: dict[str, int] = {}
     for name, found in status.environments.items():
-        records.append(Last(named("ledger/<env>/credit_tokens", env=name), found.held_tokens))
+        records.append(Last(named("ledger/<env>/credit_tokens", env=name), found.credit_tokens))
+        records.append(Last(named("ledger/<env>/held_tokens", env=name), found.held_tokens))
         for state, count in found.groups.items():
-            kind = state.partition("(")[0]
+            kind, _, reason = state.removesuffix(")").partition("(")
             totals[kind] = totals.get(kind, 0) + count
+            if reason:
+                records.append(Last(named("ledger/<env>/dropped/<reason>", env=name, reason=reason), count))
+        for reason, longest in found.mean_dropped_longest.items():
+            records.append(Last(named("ledger/<env>/dropped_longest/<reason>", env=name, reason=reason), longest))
     return [*records, *(Last(named("ledger/<state>", state=state), count) for state, count in totals.items())]

@@ -45,7 +45,9 @@ async def test_a_run_that_stands_still_says_why_and_in_the_end_stops(caplog: pyt
 
 def test_the_ledger_is_told_as_metrics_by_state() -> None:
     groups = {"open": 2, "ready": 1, "dropped(stale)": 3, "dropped(too_few)": 1}
-    environment = EnvironmentStatus(credit_tokens=100, held_tokens=40, mean_group_tokens=None, groups=groups, members={})
+    environment = EnvironmentStatus(
+        credit_tokens=100, held_tokens=40, mean_group_tokens=None, groups=groups, members={}, mean_dropped_longest={"stale": 30.5, "too_few": 2.0}
+    )
     status = RunStatus(
         run="r",
         laws=Laws(),
@@ -62,8 +64,18 @@ def test_the_ledger_is_told_as_metrics_by_state() -> None:
     Metrics(sink).emit(1, *ledger_records(status))
     assert sink.emissions[0].values == {
         "ledger/imbalance": 0,
-        "ledger/sort/credit_tokens": 40,
-        "ledger/guess/credit_tokens": 40,
+        **{
+            f"ledger/{env}/{name}": value
+            for env in ("sort", "guess")
+            for name, value in {
+                "credit_tokens": 100,
+                "held_tokens": 40,
+                "dropped/stale": 3,
+                "dropped/too_few": 1,
+                "dropped_longest/stale": 30.5,
+                "dropped_longest/too_few": 2.0,
+            }.items()
+        },
         "ledger/open": 4,
         "ledger/ready": 2,
         "ledger/dropped": 8,
