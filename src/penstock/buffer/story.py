@@ -9,11 +9,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from penstock.buffer.archive.collecting import archive_file_of
 from penstock.buffer.core import Buffer
 from penstock.errors import UnknownError
 from penstock.ledger import Ledger
 from penstock.ledger.leases import find_lease
-from penstock.types import AnnotationRecord, GroupRecord, GroupState, LeaseRecord, MemberRecord, MemberState, Outcome, Plan, Purpose, RolloutRecord, Version
+from penstock.types import (
+    AnnotationRecord,
+    ArchiveFile,
+    GroupRecord,
+    GroupState,
+    LeaseRecord,
+    MemberRecord,
+    MemberState,
+    Outcome,
+    Plan,
+    Purpose,
+    RolloutRecord,
+    Version,
+)
 
 MEMBER_MARK = "#"
 """`<group>#<member>` names a member. No id has the character."""
@@ -75,6 +89,8 @@ class Story:
     updates: tuple[UpdateStory, ...] = ()
     lease: LeaseRecord | None = None
     """Under which an outside consumer has the group, or had it for good; the id of a compatible read is that of its lease."""
+    archive: ArchiveFile | None = None
+    """The file that its bytes have moved to."""
     events: tuple[Event, ...] = ()
 
 
@@ -100,13 +116,13 @@ def tell(buffer: Buffer, run: str, asked: str) -> Story:
             raise UnknownError(f"group {group.id} has {group.size} members, counted from 0; there is no member {member[:20]!r}")
     updates = tuple(_update(buffer, ledger, update) for update in group.updates)
     lease = find_lease(ledger, store, group.lease) if group.lease else None
-    story = Story(run=run, asked=asked, kind=kind, group=group, members=members, updates=updates, lease=lease)
+    story = Story(run=run, asked=asked, kind=kind, group=group, members=members, updates=updates, lease=lease, archive=archive_file_of(store, group))
     return replace(story, events=events(story, ledger))
 
 
 def events(story: Story, ledger: Ledger) -> tuple[Event, ...]:
     """The story in sentences, oldest first."""
-    found = [*_group_events(story.group), *_member_events(story), *_update_events(story, ledger), *_lease_events(story.lease)]
+    found = [*_group_events(story.group), *_member_events(story), *_update_events(story, ledger), *_lease_events(story.lease), *_archive_events(story.archive)]
     return tuple(sorted(found, key=lambda event: event.at))
 
 
@@ -193,3 +209,10 @@ def _lease_events(lease: LeaseRecord | None) -> Iterator[Event]:
         yield Event(at=lease.taken_at, what=f"taken by {lease.consumer} under lease {lease.lease} (number {lease.fence}) with {len(lease.groups)} groups")
         if lease.ended_at is not None:
             yield Event(at=lease.ended_at, what=f"lease {lease.lease} was {lease.state}")
+
+
+def _archive_events(file: ArchiveFile | None) -> Iterator[Event]:
+    if file is not None:
+        yield Event(at=file.written_at, what=f"moved to the archive file {file.name}")
+        if file.retired_at is not None:
+            yield Event(at=file.retired_at, what=f"the archive file {file.name} was retired: its bytes are gone, what is told here stays")

@@ -20,6 +20,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.intake import decode_rollout, rollout_intake
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
+from penstock.buffer.story import tell
 from penstock.errors import ConflictError, CorruptError, RetiredError
 from penstock.types import CutRequest, LeaseRecord, LeaseRequest, Payload, Plan
 from penstock.wire import digest, encode_msgpack
@@ -217,6 +218,11 @@ def test_retention_deletes_first_on_record_and_then_on_disk(archived: tuple[Path
             store.payload(RUN, "env/0/0:0:0")
         record, payload = rollout_intake(RUN, encode_msgpack(rollout(0, 0)), "msgpack")
         assert done(service.buffer.accept(RUN, record, payload)).duplicate
+        told = [event.what for event in tell(service.buffer, RUN, "env/0/0:0:0").events]
+        assert told[-2:] == [
+            "moved to the archive file archive/demo.00000000.parquet",
+            "the archive file archive/demo.00000000.parquet was retired: its bytes are gone, what is told here stays",
+        ]
         # The next file does not take the name of the one that is gone.
         write(service.buffer, rollout(4, 1))
         open_group(service.buffer, 5, size=1)

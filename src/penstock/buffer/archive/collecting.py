@@ -100,6 +100,11 @@ def filed(
     return records
 
 
+def archive_file_of(store: Store, group: GroupRecord) -> ArchiveFile | None:
+    """The file that holds the bytes of a group's rollouts, also when it was retired; None while they are in the store, or if it never had any."""
+    return next((file for file in store.archive_files(group.run) if file.name == group.archive), None) if group.archive else None
+
+
 def ended_at(group: GroupRecord) -> float:
     """When nothing more could happen to a settled group."""
     return group.ended_at if group.ended_at is not None else group.ready_at or 0.0
