@@ -66,7 +66,7 @@ class Vocabulary:
         )
         self._by_spelling = {token.spelling: token for token in self.tokens}
         self._by_mark = {token.mark: token for token in self.tokens}
-        self._control_ids = np.array([token.id for token in self.tokens], np.int32)
+        self._control_ids = frozenset(token.id for token in self.tokens)
         # Longest first, so that a token wins over one that it contains.
         self._spellings = _any_of(self._by_spelling)
         self._twin = _twin(twin_json, self._by_spelling)
@@ -105,13 +105,14 @@ class Vocabulary:
     def encode(self, marked: str) -> Encoded:
         """Tokens of text with marks. What stands behind a mark is encoded as in the middle of a conversation, all else as at the start of one."""
         encoding = self._twin.encode(marked, add_special_tokens=False)
-        ids = np.array(encoding.ids, np.int32)
+        plain_ids = encoding.ids
         bounds = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         # Some control tokens swallow white space beside them; they still stand for nothing but their marks.
-        for token in np.flatnonzero(np.isin(ids, self._control_ids)):
-            bounds[token] = marked.index(LEAD, bounds[token, 0]) + np.array([0, 2])
+        for token in [place for place, one in enumerate(plain_ids) if one in self._control_ids]:
+            start = marked.index(LEAD, int(bounds[token, 0]))
+            bounds[token] = start, start + 2
         # A token may stand for no character or share one with its neighbour; keep the bounds sorted for the searches that use them.
-        return Encoded(ids=ids, starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1]))
+        return Encoded(ids=np.array(plain_ids, np.int32), starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1]))
 
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
