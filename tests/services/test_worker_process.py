@@ -307,3 +307,39 @@ def test_a_wrong_setting_is_told_in_one_line(tmp_path: Path, words: list[str], t
     assert refused.returncode == 2
     assert told in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
+
+
+REWARDS = """
+def reward(messages, ground_truth, **_):
+    said = messages[-1]["content"]
+    if len(said) % 2:
+        raise SystemExit("an odd number of digits")
+    return {"total": 2.0 * (said == ground_truth), "step_outputs": [{"step_index": 0, "base_reward": 0.5}]}
+"""
+
+
+async def test_rewards_come_from_the_configured_function_and_its_failures_are_retried_and_never_rewards(stage: Stage, client: BufferClient) -> None:
+    (stage.directory / "rewards.py").write_text(REWARDS)
+    config = CONFIG.replace("concurrency: 8", f"concurrency: 8, reward: {stage.directory}/rewards.py")
+    (stage.directory / "config.yaml").write_text(config)
+    await client.open_run(Laws(credit_tokens=600, session_seconds=10.0, max_retries=1), "0" * 32)
+    with stage.worker() as worker:
+        await until(lambda status: ready(status) >= 2 and "dropped(too_few)" in status.environments["digits"].groups, client, worker)
+        assert await stopped(worker) == 0, stage.log()
+    term = (await client.take_term(api.TakeTerm(owner="learner", checkpoint=0))).term
+    plan = (await client.cut(0, term, CutRequest(groups_per_update=2))).plan
+    assert plan is not None
+    for group in await client.fetch(plan):
+        assert [rollout.reward for rollout in group.rollouts] == [2.0] * 4
+        assert [turn.reward for rollout in group.rollouts for turn in rollout if turn.role == "assistant"] == [0.5] * 4
+    told = list(read_jsonl(stage.directory / "w.jsonl"))
+    assert sum(line.get("rollout/digits/errors/reward", 0) for line in told) > 0
+    assert "an odd number of digits" in stage.log()
+
+
+async def test_a_reward_function_that_cannot_be_loaded_ends_the_worker_with_one_line(stage: Stage, client: BufferClient) -> None:
+    (stage.directory / "config.yaml").write_text(CONFIG.replace("concurrency: 8", "concurrency: 8, reward: no_such_module:reward"))
+    with stage.worker() as worker:
+        assert await ended(worker) == 2
+    (line,) = [line for line in stage.log().splitlines() if line.startswith("error")]
+    assert "no_such_module" in line
