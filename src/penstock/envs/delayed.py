@@ -29,3 +29,9 @@ class Delayed:
     async def score(self, rollout: Rollout) -> Rewards:
         """See `Env`. Without a wait."""
         return await self.env.score(rollout)
+
+    async def close(self) -> None:
+        """See `Env`."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            await close()

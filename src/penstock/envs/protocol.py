@@ -46,6 +46,9 @@ class Env(Protocol):
 
     Whatever it raises, or a wait beyond the actor's `step_seconds`, ends the episode as `infra_error`, and its slot is tried again. `EnvError` says that
     the episode is invalid by itself: stored, not trained, not tried again. A wrong answer is neither: it is a reward.
+
+    An environment that holds something (a browser, a sandbox, a file) may have a further `async def close(self) -> None`. It is called once, when the
+    episode is over, however it ended.
     """
 
     async def open(self, problem: Problem, seed: int) -> Observation:

@@ -27,4 +27,6 @@ async def finished(play: Play, *, is_scored: bool = True) -> Rollout:
         judgement = await play.rewards(play.rollout(status)) if is_scored else None
     except Failed as failed:
         return play.rollout(failed.status, failed=failed)
+    finally:
+        await play.close()
     return play.rollout(status, judgement=judgement)

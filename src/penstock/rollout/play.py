@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +19,8 @@ from penstock.rollout.policy import Action, Situation
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.setting import Setting, Ticket
 from penstock.types import Json, Message, Problem, Rollout, RolloutStatus, StepFacts, Trace
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -133,6 +136,17 @@ class Play:
             failure=None if failed is None else shown(str(failed)),
             metadata=metadata | ({} if failed is None else {"error": failed.kind}),
         )
+
+    async def close(self) -> None:
+        """Let the environment give back what it holds. That it cannot changes nothing about the episode."""
+        close = getattr(self._env, "close", None)
+        if close is None:
+            return
+        try:
+            async with asyncio.timeout(self._limits.step_seconds):
+                await close()
+        except (Exception, SystemExit) as error:
+            log.warning("%s: env.close failed: %s: %s", self._ticket.uid, type(error).__name__, error)
 
     async def _opened(self) -> Observation:
         observation = await self._from_env("open", lambda: self._env.open(self._problem, self._ticket.env_seed))

@@ -321,3 +321,46 @@ async def test_logprobs_are_kept_to_the_bit(template_of: Templates) -> None:
     kept = rollout.trace.segments[-1].logprobs
     assert kept is not None
     np.testing.assert_array_equal(kept, np.array(engine.replies[0]["logprobs"]["token_logprobs"], np.float32))
+
+
+class Holding(Misbehaving):
+    """Holds something until it is closed."""
+
+    def __init__(self, where: str = "", what: Callable[[], Any] = lambda: None, *, at_close: Callable[[], Any] = lambda: None) -> None:
+        super().__init__(where, what)
+        self.at_close, self.num_closed = at_close, 0
+
+    async def close(self) -> None:
+        self.num_closed += 1
+        result = self.at_close()
+        if asyncio.iscoroutine(result):
+            await result
+
+
+@pytest.mark.parametrize("where", ["", "open", "step", "score"])
+async def test_an_environment_is_closed_once_however_the_episode_ended(template_of: Templates, where: str) -> None:
+    env = Holding(where, raising(RuntimeError("broken")))
+    await played(StubEngine(sorting), template_of("plain"), env)
+    assert env.num_closed == 1
+
+
+async def test_an_environment_is_closed_when_its_episode_is_cancelled(template_of: Templates) -> None:
+    reached = asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    env = Holding("step", hang)
+    playing = asyncio.create_task(played(StubEngine(sorting), template_of("plain"), env))
+    await reached.wait()
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    assert env.num_closed == 1
+
+
+@pytest.mark.parametrize("at_close", [raising(RuntimeError("stuck")), raising(SystemExit(1)), lambda: asyncio.Event().wait()], ids=["raises", "exits", "hangs"])
+async def test_an_environment_that_cannot_be_closed_changes_nothing_about_its_episode(template_of: Templates, at_close: Callable[[], Any]) -> None:
+    env = Holding(at_close=at_close)
+    rollout = await played(StubEngine(sorting), template_of("plain"), env, step_seconds=0.2)
+    assert (rollout.status, rollout.reward) == (RolloutStatus.OK, 1.0)
