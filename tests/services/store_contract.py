@@ -15,6 +15,7 @@ from penstock.buffer.store import Store
 from penstock.errors import ConflictError, CorruptError, InvalidError, InvariantError, StoreError, StoreFullError, UnknownError
 from penstock.types import (
     AnnotationRecord,
+    ArchiveFile,
     CheckpointRecord,
     CutRequest,
     GroupRecord,
@@ -157,6 +158,46 @@ class StoreContract:
         assert (snapshot.plans, snapshot.outcomes) == ((by_noun[Plan],), (by_noun[Outcome],))
         assert (snapshot.versions, snapshot.checkpoints) == ((by_noun[Version],), (by_noun[CheckpointRecord],))
         assert store.corrupt() == ()
+        store.close()
+
+    def test_only_groups_that_nothing_will_happen_to_wait_for_the_archive(self, rig: Rig) -> None:
+        store = rig.open()
+        assert store.settled_groups("demo", 9) == store.archive_files("demo") == ()
+        waiting = [group(index, state) for index, state in enumerate(GroupState)]
+        evaluated = group(6, GroupState.READY, purpose=Purpose.EVAL)
+        moved = group(7, GroupState.SPENT, archive="archive/f.parquet")
+        empty = group(8, GroupState.DROPPED, archive="", reason="too_few")
+        store.submit((RUN, *waiting, evaluated, moved, empty))
+        rig.settle(store)
+        settled = (*(found for found in waiting if found.state in (GroupState.SPENT, GroupState.DROPPED)), evaluated)
+        assert store.settled_groups("demo", 9) == settled
+        assert store.settled_groups("demo", 1) == settled[:1]
+        store.submit((replace(settled[0], archive="archive/f.parquet"),))
+        rig.settle(store)
+        assert store.settled_groups("demo", 9) == settled[1:]
+        store.close()
+
+    def test_archive_files_come_back_by_number_and_are_known_before_they_are_durable(self, rig: Rig) -> None:
+        store = rig.open()
+        files = [ArchiveFile(run="demo", name=f"archive/{number}", number=number, digest="d", size_bytes=9, rows=2, groups=1) for number in (1, 0)]
+        with rig.hold(store):
+            store.submit((RUN, *files))
+            assert store.archive_files("demo") == tuple(reversed(files))
+        store.submit((replace(files[1], retired_at=4.5),))
+        store.close()
+        store = rig.open()
+        assert store.archive_files("demo") == (replace(files[1], retired_at=4.5), files[0])
+        store.close()
+
+    def test_the_newest_rollouts_are_found_from_the_end(self, rig: Rig) -> None:
+        store = rig.open()
+        rollouts = [rollout(f"u{(7 * index) % 1200:04d}", index, stored_at=float(index)) for index in range(1200)]
+        store.submit((RUN, *rollouts, rollout("x", 0, run="other", stored_at=5000.0)))
+        rig.settle(store)
+        assert tuple(store.rollouts_since("demo", 1197.0)) == (rollouts[1199], rollouts[1198])
+        assert tuple(store.rollouts_since("demo", 99.5)) == tuple(reversed(rollouts[100:]))
+        assert len(tuple(store.rollouts_since("demo", -1.0))) == 1200
+        assert tuple(store.rollouts_since("demo", 1199.0)) == ()
         store.close()
 
     def test_what_is_not_there_is_none_empty_or_unknown(self, rig: Rig) -> None:

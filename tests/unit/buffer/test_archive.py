@@ -14,7 +14,9 @@ from tests.unit.buffer.archiving import EAGER, RUN, done, ended_groups, open_gro
 
 from penstock.buffer.archive.archiver import Archiver
 from penstock.buffer.archive.collecting import collect
+from penstock.buffer.archive.rows import SettledGroup, rows_of
 from penstock.buffer.archive.schema import COLUMNS, columns_table
+from penstock.buffer.archive.tables import table_of
 from penstock.buffer.checks import check_store
 from penstock.buffer.core import Buffer
 from penstock.buffer.intake import decode_rollout, rollout_intake
@@ -22,7 +24,7 @@ from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
 from penstock.buffer.story import tell
 from penstock.errors import ConflictError, CorruptError, RetiredError
-from penstock.types import CutRequest, LeaseRecord, LeaseRequest, Payload, Plan
+from penstock.types import CutRequest, GroupRecord, GroupState, LeaseRecord, LeaseRequest, Payload, Plan, Purpose, RolloutRecord, RolloutStatus
 from penstock.wire import digest, encode_msgpack
 
 DOCS = Path(__file__).parents[3] / "docs" / "archive.md"
@@ -257,6 +259,19 @@ def test_a_group_of_a_skipped_plan_is_kept_as_long_as_the_plan_can_be_replayed(t
         assert buffer.store.archive_files(RUN)[0].retired_at is not None
 
     served(tmp_path, act, replace(EAGER, keep_seconds=0.0))
+
+
+def test_an_item_of_the_compatible_routes_keeps_its_bytes_and_shows_its_messages() -> None:
+    body = b'{"uid": 7, "instance_id": "i", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant"}, 3], "reward": 1, "extra_info": {"b": 1}}'
+    item = RolloutRecord(run=RUN, uid="7", group_id="i/0", member=0, retry=0, status=RolloutStatus.OK, digest=digest(body), reward=1.0, form="item")
+    group = GroupRecord(
+        run=RUN, id="i/0", environment="default", problem_id="i", purpose=Purpose.TRAIN, size=1, seed=0, state=GroupState.SPENT, order=0, ended_at=2.0
+    )
+    payload = Payload(run=RUN, uid="7", content_type="json", body=body, digest=digest(body))
+    (row,) = table_of(rows_of(SettledGroup(group=group, rollouts=((item, payload),), annotations=(), counted=frozenset({"7"})))).to_pylist()
+    assert (row["body"], row["reward"], row["counted"], row["metadata"]) == (body, 1.0, True, '{"b":1}')
+    assert row["messages"] == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None}, {"role": None, "content": None}]
+    assert (row["ids"], row["logprobs"], row["token_versions"], row["segments"]) == (None, None, None, None)
 
 
 def test_the_page_lists_the_columns_as_they_are() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from penstock.buffer.archive.collecting import Collected, collect, filed
 from penstock.buffer.archive.config import ArchiveConfig
 from penstock.buffer.archive.files import Written, file_path, remove_file, show_file, tidy, write_file
+from penstock.buffer.archive.reading import load_parquet
 from penstock.buffer.archive.retention import to_retire
 from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
@@ -92,7 +93,11 @@ class Archiver:
 
     def _tidy(self) -> None:
         store = self._service.buffer.store
-        tidy(self._store_directory, self._directory, [file for run in store.runs() for file in store.archive_files(run.run)])
+        files = [file for run in store.runs() for file in store.archive_files(run.run)]
+        tidy(self._store_directory, self._directory, files)
+        if files:
+            # Here and not when the first reader asks, who would make everybody wait for the import.
+            load_parquet()
 
     def _tell_damage(self, run: str, found: Collected) -> None:
         for group_id, sentence in found.damaged:
