@@ -67,7 +67,8 @@ def test_the_document_is_served_and_every_route_has_its_words(process: Process) 
     served = process.get("/openapi.json")
     assert served == json.loads(json.dumps(api_document()))
     described = [(path, method) for path, methods in served["paths"].items() for method in methods]
-    assert len(described) == len(OPERATIONS)
+    assert {path for path, _ in described} >= {operation.path.replace(":path}", "}").replace(":int}", "}") for operation in OPERATIONS}
+    assert ("/buffer/write", "post") in described
     for path, method in described:
         words = served["paths"][path][method]
         assert words["summary"].endswith(".")

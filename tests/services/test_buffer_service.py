@@ -154,13 +154,13 @@ def test_another_host_without_a_token_is_refused(tmp_path: Path) -> None:
 
 def test_tokens_have_scopes_and_do_not_stand_on_the_command_line(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    tokens.write_text("produce=writer\nconsume=trainer\nview=looker\nroot\n")
+    tokens.write_text("produce=writer-5f1e\nconsume=trainer-5f1e\nview=looker-5f1e\nroot-5f1e\n")
     (tmp_path / "buffer").mkdir()
     process = Process(tmp_path / "buffer", "--token-file", str(tokens))
     try:
         asyncio.run(_try_tokens(process.url))
         command = Path(f"/proc/{process.child.pid}/cmdline").read_bytes()
-        assert not any(value in command for value in (b"writer", b"trainer", b"looker", b"root"))
+        assert not any(value in command for value in (b"writer-5f1e", b"trainer-5f1e", b"looker-5f1e", b"root-5f1e"))
         assert process.get("/livez") == {"live": True}
     finally:
         process.kill()
@@ -168,10 +168,10 @@ def test_tokens_have_scopes_and_do_not_stand_on_the_command_line(tmp_path: Path)
 
 async def _try_tokens(url: str) -> None:
     async with (
-        BufferClient(url, "run", token="root") as root,
-        BufferClient(url, "run", token="writer") as writer,
-        BufferClient(url, "run", token="trainer") as trainer,
-        BufferClient(url, "run", token="looker") as looker,
+        BufferClient(url, "run", token="root-5f1e") as root,
+        BufferClient(url, "run", token="writer-5f1e") as writer,
+        BufferClient(url, "run", token="trainer-5f1e") as trainer,
+        BufferClient(url, "run", token="looker-5f1e") as looker,
         BufferClient(url, "run") as nobody,
     ):
         await root.open_run(Laws(), "0" * 32)

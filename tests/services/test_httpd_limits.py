@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import threading
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import uvicorn
+import uvloop
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -53,7 +53,8 @@ def served(limits: Limits, *, max_body_bytes: int = 1 << 20) -> Iterator[tuple[i
     server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    # The loop that the servers run on.
+    thread = threading.Thread(target=lambda: uvloop.run(server.serve([listener])))
     thread.start()
     try:
         yield listener.getsockname()[1], server

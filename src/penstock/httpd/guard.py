@@ -8,9 +8,11 @@ as an error with a request id; what we did not foresee is logged with it and tol
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import logging
 import secrets
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
@@ -70,12 +72,15 @@ class Guard:
         self._app = app
         self._access = access
         self._tokens = access.known_tokens
+        self._life = secrets.token_hex(4)
+        self._requests = itertools.count()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = secrets.token_hex(8)
+        # Random once, then counted: asking the system for randomness costs more than all other checks together.
+        request_id = f"{self._life}{next(self._requests):08x}"
         headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
         try:
             scopes = self._admitted(scope["path"], headers)
@@ -161,6 +166,7 @@ def _host_name(host: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True

@@ -26,6 +26,7 @@ def openapi(operations: Sequence[Operation[Any]], *, title: str, version: str, t
     nouns = _nouns(operations)
     schemas, components = msgspec.json.schema_components([*nouns, ErrorReply], schema_hook=_schema_of_array, ref_template=_REF)
     by_noun = dict(zip([*map(repr, nouns), repr(ErrorReply)], schemas, strict=True))
+    loose = {operation.body.noun.__name__ for operation in operations if operation.body is not None and operation.body.loose}
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(_PARAMETER.sub(r"{\1}", operation.path), {})[operation.method.lower()] = _describe(operation, by_noun)
@@ -34,7 +35,7 @@ def openapi(operations: Sequence[Operation[Any]], *, title: str, version: str, t
         "info": {"title": title, "version": version, "description": text},
         "paths": paths,
         "components": {
-            "schemas": {name: _closed(schema) for name, schema in sorted(components.items())},
+            "schemas": {name: schema if name in loose else _closed(schema) for name, schema in sorted(components.items())},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {_name(status): _refusal(status, by_noun[repr(ErrorReply)]) for status in sorted({*chain(*map(_statuses, operations))})},
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -35,6 +36,8 @@ class Body:
     text: str = ""
     """What the types do not tell."""
     required: bool = True
+    loose: bool = False
+    """Whether keys that the noun does not have are taken, and kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,8 @@ class Operation(Generic[Service]):
     method: Literal["GET", "POST"]
     path: str
     """With parameters as `{name}`, `{name:int}` or, for an id with slashes, `{name:path}`."""
-    call: Handler[Service]
+    call: Handler[Service] | None
+    """None: a layer in front of the app answers it, and here it is only described."""
     needs: Scope | None
     summary: str
     """A sentence."""
@@ -73,12 +77,16 @@ class Operation(Generic[Service]):
     @property
     def name(self) -> str:
         """Its name for machines."""
-        return self.call.__name__.strip("_")
+        return self.call.__name__.strip("_") if self.call is not None else re.sub(r"\W+", "_", self.path).strip("_") or "root"
 
 
 def routes_of(operations: Sequence[Operation[Service]], service: Service) -> list[ScopedRoute]:
     """The routes of a table, answered by `service`."""
-    return [scoped(operation.path, _endpoint(operation.call, service), operation.needs, methods=[operation.method]) for operation in operations]
+    return [
+        scoped(operation.path, _endpoint(operation.call, service), operation.needs, methods=[operation.method])
+        for operation in operations
+        if operation.call is not None
+    ]
 
 
 def _endpoint(call: Handler[Service], service: Service) -> Callable[[Request], Awaitable[Response]]:

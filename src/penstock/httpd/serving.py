@@ -60,6 +60,8 @@ async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, po
         access_log=False,
         http=protocol_under(limits),
         ws="none",
+        # Nothing here asks who a proxy says the client is, and anybody could say it.
+        proxy_headers=False,
         timeout_keep_alive=limits.keep_alive_seconds,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,

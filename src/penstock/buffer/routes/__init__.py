@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Router
 
 import penstock
-from penstock.buffer.routes import enriching, health, learning, leasing, looking, producing, runs, verifying
+from penstock.buffer.compat.generators.routes import OPERATIONS as GENERATORS
+from penstock.buffer.routes import compatible, enriching, health, learning, leasing, looking, producing, runs, verifying
 from penstock.buffer.service import BufferService
 from penstock.httpd import Scope, reply, router
 from penstock.httpd.openapi import openapi
@@ -19,7 +20,8 @@ from penstock.httpd.operations import Body, Operation, routes_of
 _TEXT = """A durable service between those who make rollouts and those who train on them.
 
 Bodies are JSON; rollouts, annotations and journals may be msgpack, with arrays as bytes. Everything that is answered with 200 is durable. Every request
-may be sent twice: the second changes nothing. A refusal is `{"error": {"code", "message", "request_id"}}`."""
+may be sent twice: the second changes nothing. A refusal is `{"error": {"code", "message", "request_id"}}`. Paths that do not begin with `/v1` are
+those of older clients, in their own shape."""
 
 
 async def _document(service: BufferService, request: Request) -> Response:
@@ -42,7 +44,8 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
 @cache
 def api_document() -> dict[str, Any]:
     """The OpenAPI document of the buffer."""
-    return openapi(OPERATIONS, title="Penstock buffer", version=penstock.__version__, text=_TEXT)
+    described = (*OPERATIONS, *compatible.OPERATIONS, *GENERATORS)
+    return openapi(described, title="Penstock buffer", version=penstock.__version__, text=_TEXT)
 
 
 def buffer_routes(service: BufferService, *further: BaseRoute) -> Router:
