@@ -1,7 +1,7 @@
 """Processes that run code nobody vouches for: no secrets in their environment, no network where the system allows, a session of their own, on a leash.
 
-What they may use of memory and time is for the program to limit before it loads that code (`limit_self` of its own first lines), and for the parent to
-watch: `Child.kill` ends everything in the session.
+What they may use of memory is for the program to limit before it loads that code, what they may use of time for the parent to watch: `Child.kill` ends
+everything in the session.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class RLRolloutWorker:
         play = self._play = _HookedPlay(self, self._ticket(), task.problem, task.env(), self._setting)
         self._num_episodes += 1
         self._rollout = await finished(play, is_scored=self._setting.judge is not None or task.environment is not None)
-        return steps(self._rollout), list(play.messages), task.ground_truth
+        return _with_whole_histories(self._rollout, play), list(play.messages), task.ground_truth
 
     def _prepare_policy_observation(self, current_messages_history: Sequence[Message]) -> Json:
         """What the policy is given as its observation: a `Situation`, which has the messages and their tokens. Override it for a policy of another kind."""
@@ -160,3 +160,10 @@ class _HookedPlay(Play):
     def check_termination(self, action: Action, observation: Observation) -> str:
         assert self._execution is not None, "an action is executed before anybody asks what came of it"
         return self._worker._check_termination(list(self.messages), self._execution)
+
+
+def _with_whole_histories(rollout: Rollout, play: Play) -> list[StepData]:
+    """The steps, with the messages as they were said. Where a template shows the past in another form, the trace forks and alone does not tell them all."""
+    found, messages = steps(rollout), list(play.messages)
+    ends = [*play.history_lengths[1:], len(messages)]
+    return [replace(step, resulting_messages_history=messages[:end]) for step, end in zip(found, ends, strict=False)]

@@ -15,7 +15,7 @@ from penstock.errors import EnvError, InfraError, InvalidError
 from penstock.process.points import reach
 from penstock.rollout.dialogue import Dialogue
 from penstock.rollout.judging import Judgement, sum_of
-from penstock.rollout.policy import Action, Situation
+from penstock.rollout.policy import Action, Situation, as_action
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.setting import Setting, Ticket
 from penstock.types import Json, Message, Problem, Rollout, RolloutStatus, StepFacts, Trace
@@ -49,6 +49,8 @@ class Play:
         self._tools: tuple[Json, ...] = ()
         self._marks: list[int] = []
         """Number of the message of each step."""
+        self.history_lengths: list[int] = []
+        """How many messages there are before each step."""
         self._pattern = re.compile(self._limits.termination_regex) if self._limits.termination_regex else None
         self._waited: defaultdict[str, float] = defaultdict(float)
         self.num_steps = 0
@@ -163,6 +165,7 @@ class Play:
     async def _turn(self, before: Observation) -> tuple[Action, Observation]:
         """One step: the agent acts, the environment answers, and it is written down what came of it."""
         action = await self._act()
+        self.history_lengths.append(len(self.messages))
         try:
             mark = self._dialogue.say(action, self._now())
         except InvalidError as error:
@@ -193,7 +196,7 @@ class Play:
         started = self._clock.monotonic()
         try:
             async with asyncio.timeout(limits.reply_seconds) as timer:
-                action = await self._policy.get_action(self.prepare(), self._tools or None)
+                action = as_action(await self._policy.get_action(self.prepare(), self._tools or None))
         except TimeoutError as error:
             sentence = f"no reply within {limits.reply_seconds:g} s" if timer.expired() else f"the policy timed out: {error}"
             raise Failed("server", sentence) from error

@@ -89,6 +89,27 @@ def action_from(message: Message, *, reply: Reply | None = None, truncated: bool
     return Action(type=kind, message=message, reply=reply, truncated=truncated, prompt_ids=prompt_ids)
 
 
+def as_action(value: Json) -> Action:
+    """What a policy returned, also if it is the four values themselves and not an `Action`: then nothing of it was sampled here.
+
+    Raises `TypeError` for anything else.
+    """
+    if isinstance(value, Action):
+        return value
+    try:
+        structured, raw_output, _, value_estimate = value
+        kind, content = structured["type"], structured.get("content", raw_output) or ""
+        calls: tuple[Json, ...] = ()
+        if kind == "tool_call":
+            function = {"name": structured["name"], "arguments": structured.get("arguments") or {}}
+            calls = ({"id": "call_0", "type": "function", "function": function},)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise TypeError(f"a policy must return an Action, got {value!r:.80}") from None
+    if kind not in ("text", "tool_call", "terminate"):
+        raise TypeError(f"an action is of type text, tool_call or terminate, got {kind!r:.80}")
+    return Action(type=kind, message=Message(role="assistant", content=content, tool_calls=calls), value_estimate=value_estimate)
+
+
 class AgentPolicy(Protocol):
     """Decides. Shared by all episodes of a worker, so it keeps nothing about any of them."""
 

@@ -73,6 +73,42 @@ async def test_steps_of_a_sampling_policy_carry_its_tokens_and_logprobs(template
     assert [step.policy_logprobs["logprobs"] for step in steps] == [reply["logprobs"]["token_logprobs"] for reply in engine.replies]
 
 
+async def test_histories_are_whole_where_the_template_hides_thinking(template_of: Templates) -> None:
+    template = template_of("chatml_think")
+    engine = StubEngine(lambda _: "<think>so</think>n", end_id=template.eos_ids[0])
+    async with engine.running(), InferenceClient(engine.url) as client:
+        worker = RLRolloutWorker(TASK, EnginePolicy(sampler=client, template=template), 3, template=template)
+        steps, messages, _ = await worker.run_episode()
+    assert [step.resulting_messages_history for step in steps] == [messages[:3], messages[:5], messages]
+    assert [message.content for message in messages if message.role == "assistant"] == ["<think>so</think>n"] * 3
+
+
+async def test_a_policy_may_return_the_four_values_themselves(template_of: Templates) -> None:
+    class Plain:
+        async def get_action(self, observation: Any, available_tools_specs: Any = None) -> Any:
+            if len(observation.messages) == 1:
+                return {"type": "text", "content": "w"}, "w", None, 0.25
+            return {"type": "terminate"}, "bye", None, None
+
+    worker = RLRolloutWorker(TASK, Plain(), template=template_of("plain"))
+    steps, _, _ = await worker.run_episode()
+    assert [(step.action_taken["type"], step.raw_policy_output, step.policy_value_estimate) for step in steps] == [
+        ("text", "w", 0.25),
+        ("terminate", "bye", None),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [None, "n", ("n", "n"), ({"type": "dance"}, "", None, None), ({}, "", None, None)], ids=repr)
+async def test_a_policy_that_returns_no_action_costs_the_episode(template_of: Templates, wrong: Any) -> None:
+    class Wrong:
+        async def get_action(self, observation: Any, available_tools_specs: Any = None) -> Any:
+            return wrong
+
+    worker = RLRolloutWorker(TASK, Wrong(), template=template_of("plain"))
+    await worker.run_episode()
+    assert (worker.rollout.status, worker.rollout.metadata["error"]) == (RolloutStatus.INFRA_ERROR, "server")
+
+
 async def test_without_a_template_the_words_are_recorded_and_nothing_else() -> None:
     worker = scripted(SOLUTION, None)
     steps, messages, _ = await worker.run_episode()

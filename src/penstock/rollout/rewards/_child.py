@@ -1,7 +1,7 @@
 """The program in which a user's reward function runs. Started by its path, without the rest of penstock, so that it is there at once.
 
 On stdin and stdout: frames of four bytes of length and JSON. First what to load and what it may use, answered by `{"ready": true}` or `{"failed": ...}`;
-then one question after another, each answered by `{"value": ...}` or `{"failed": ...}`. What the function prints goes nowhere.
+then one question after another, each answered by a value or what failed. What the function prints goes nowhere.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def main() -> None:
         return
     _write(answers, {"ready": True})
     while (question := _read(questions)) is not None:
-        answer, is_sound = _answered(function, question)
+        answer = _answered(function, question)
         _write(answers, answer)
-        if not is_sound:
+        if not answer["is_sound"]:
             return
         _end_children()
 
@@ -85,17 +85,17 @@ def _load(target: str, path: list[str]) -> Any:
     return function
 
 
-def _answered(function: Any, question: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The answer, and whether this process can be trusted with another question."""
+def _answered(function: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """The answer; `is_sound` says whether this process can be trusted with another question."""
     try:
         value = function(question["messages"], question["ground_truth"], **question["facts"])
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
         if len(json.dumps(value, default=_plain)) > LONGEST_ANSWER_BYTES:
             raise ValueError(f"returned more than {LONGEST_ANSWER_BYTES} bytes")
-        return {"value": value}, True
+        return {"value": value, "is_sound": True}
     except BaseException as error:  # the process is there to be broken
-        return {"failed": _sentence(error)}, isinstance(error, Exception) and not isinstance(error, MemoryError)
+        return {"failed": _sentence(error), "is_sound": isinstance(error, Exception) and not isinstance(error, MemoryError)}
 
 
 async def _awaited(value: Any) -> Any:

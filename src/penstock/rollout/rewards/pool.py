@@ -120,8 +120,8 @@ class RewardPool:
         is_sound = False
         try:
             answer = await caller.ask(question, self._config.seconds)
-            # After a failure the process may be about to end, and one that has stepped back cannot step forward again.
-            is_sound = "value" in answer and not place.is_slow and len(self._idle) < self._config.processes
+            # One that has stepped back cannot step forward again.
+            is_sound = answer.get("is_sound") is True and not place.is_slow and len(self._idle) < self._config.processes
             return answer
         finally:
             if is_sound:
