@@ -76,14 +76,14 @@ class Buffer:
         self._ledgers: dict[str, Ledger] = {}
         self.lives = 1
         """How often the ledgers were loaded: whoever keeps something beside them must make it anew when this changes."""
-        self._line: Future[None] = _done()
+        self._line: Future[None] = _DONE
         """The newest submit: when it is durable, so is everything before it."""
         self._load()
 
     def reopen(self) -> None:
         """After a failed commit: forget what is not durable and go on from disk. Raises `StoreError` while the disk refuses."""
         self.store.reopen()
-        self._line = _done()
+        self._line = _DONE
         self.lives += 1
         self._ledgers.clear()
         self._load()
@@ -93,7 +93,11 @@ class Buffer:
 
         Until then memory is ahead of the store: a rule that looked at both would see two different pasts.
         """
-        failure = self._line.exception() if self._line.done() else None
+        failure = None
+        if self._line is not _DONE and self._line.done():
+            failure = self._line.exception()
+            if failure is None:
+                self._line = _DONE
         if failure is not None:
             raise failure if isinstance(failure, StoreError) else StoreError(f"the store refused a change that was decided: {failure}")
         found = self._ledgers.get(run)
@@ -319,7 +323,10 @@ class Buffer:
         return decision.reply
 
 
-def _done() -> Future[None]:
+def _resolved() -> Future[None]:
     future: Future[None] = Future()
     future.set_result(None)
     return future
+
+
+_DONE = _resolved()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -33,6 +34,51 @@ def store_clock() -> Callable[[], float]:
     return lambda: start + time.monotonic()
 
 
+class Line:
+    """Those who wait for a commit, in the order of what they wait for.
+
+    One of them watches; when its commit has come all that came with it are let go. So a commit wakes the event loop about once, however many wait.
+    A client that goes away takes its place along, not the commit that others stand on.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Future[None], asyncio.Future[None]]] = deque()
+
+    async def passed(self, commit: Future[None]) -> None:
+        """Returns when `commit` is done. Raises what it failed with."""
+        if commit.done():
+            commit.result()
+            return
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((commit, place))
+        if len(self._waiting) == 1:
+            self._watch(loop)
+        await place
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waiting[0][0].add_done_callback(lambda _: _call_soon(loop, self._let_go, loop))
+
+    def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting and self._waiting[0][0].done():
+            commit, place = self._waiting.popleft()
+            if place.done():
+                continue
+            failure = commit.exception()
+            if failure is None:
+                place.set_result(None)
+            else:
+                place.set_exception(failure)
+        if self._waiting:
+            self._watch(loop)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+    """From the writer's thread; nobody waits any more once the loop is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *args)
+
+
 class BufferService:
     """Verbs of `Buffer` for an event loop. Use as a context: `async with service.running():`."""
 
@@ -45,6 +91,7 @@ class BufferService:
         self._max_waiting = max_waiting
         self._waiting = 0
         self._changed = asyncio.Event()
+        self._line = Line()
         self._broken: StoreError | None = None
         self._mending: asyncio.Task[None] | None = None
 
@@ -108,8 +155,7 @@ class BufferService:
 
     async def _synced(self, future: Future[None]) -> None:
         try:
-            # Shielded: a client that goes away takes its answer along, not the commit that others stand on.
-            await asyncio.shield(asyncio.wrap_future(future))
+            await self._line.passed(future)
         except StoreError as error:
             self._break(error)
             raise

@@ -190,7 +190,10 @@ class Ledger:
 
     def counts_of(self, environment: str, purpose: Purpose) -> Counts:
         """Counts of an environment and purpose, made if new."""
-        return self.counts.setdefault((environment, purpose), Counts())
+        found = self.counts.get((environment, purpose))
+        if found is None:
+            found = self.counts[environment, purpose] = Counts()
+        return found
 
     def find_group(self, past: Past, group_id: str) -> GroupRecord | None:
         """The group, ended or not."""
@@ -210,7 +213,7 @@ class Ledger:
                     self._apply_member(record)
                 case RolloutRecord():
                     self._index_rollout(record)
-                    if record.group_id in self.groups:
+                    if record.form == "rollout" and record.group_id in self.groups:
                         self.pools.accept(self.groups[record.group_id], record)
                 case AnnotationRecord():
                     self.annotations.setdefault(record.group_id, {})[record.rollout_uid, record.name, record.step] = record
