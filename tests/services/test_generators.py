@@ -144,6 +144,32 @@ async def test_a_generator_with_its_own_loop_and_its_own_imports_runs_too(place:
     assert Counter(item["instance_id"] for item in place.buffer.items) == {0: 2, 1: 2}
 
 
+async def test_generators_run_where_openai_is_not_installed(place: Place) -> None:
+    # The last place that is looked at, put first: there the stand-in is.
+    counting = (FILES / "counting_generator.py").read_text().replace('"counting"', '"bare"')
+    place.write("bare", "import sys\nsys.path.insert(0, sys.path[-1])\nimport openai\nprint(openai.__name__, hasattr(openai, 'AsyncOpenAI'))\n" + counting)
+    async with place.generators() as generators:
+        await generators.start(place.payload | {"task_type": "bare", "num_epoch": 1})
+        assert (await until(generators, "bare", *OVER)).state is RolloutState.FINISHED, generators.logs("bare")
+        assert "openai False" in generators.logs("bare")
+    assert len(place.buffer.items) == 6
+    assert all(item["extra_info"]["tokens"] for item in place.buffer.items)
+
+
+async def test_a_file_whose_text_does_not_tell_is_run_once_until_it_changes(place: Place) -> None:
+    text = f"open({str(place.folder / 'runs')!r}, 'a').write('x')\nTASK_TYPE = 'a' + 'b'\ndef run_rollout(data): ...\n"
+    place.write("unsure", text)
+    async with place.generators() as generators:
+        assert "ab" in generators.discovery.found
+        with pytest.raises(UnknownError):
+            await generators.start(place.payload | {"task_type": "absent"})
+        assert (place.folder / "runs").read_text() == "x"
+        place.write("unsure", text + "\n")
+        with pytest.raises(UnknownError):
+            await generators.start(place.payload | {"task_type": "absent"})
+        assert (place.folder / "runs").read_text() == "xx"
+
+
 async def test_the_shipped_generator_is_there_without_a_file(place: Place) -> None:
     async with place.generators() as generators:
         await generators.start(place.payload | {"task_type": "math", "num_epoch": 1})

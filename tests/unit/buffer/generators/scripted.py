@@ -19,6 +19,8 @@ def serving(answers: Answers) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if isinstance(answers, Buffer):
+                answers.tokens.append(self.headers["Authorization"])
             status, value = answers(self.path, body)
             told = json.dumps(value).encode()
             self.send_response(status)
@@ -64,6 +66,8 @@ class Buffer:
         self.items: list[dict[str, Any]] = []
         self.refusals: list[tuple[int, Any]] = []
         """Answers to the next writes; then they are taken."""
+        self.tokens: list[str | None] = []
+        """What each request said about who sends it."""
 
     def __call__(self, path: str, body: Any) -> tuple[int, Any]:
         """Answer a write."""

@@ -134,6 +134,15 @@ def test_an_item_is_sent_again_until_it_is_taken_and_a_refused_one_is_not(monkey
         send_item(url, {"uid": "c"})
 
 
+def test_an_item_comes_with_the_token_that_the_buffer_gave_its_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = Buffer()
+    with serving(buffer) as url:
+        send_item(url, {"uid": "a"})
+        monkeypatch.setenv("PENSTOCK_TOKEN", "mine")
+        send_item(url, {"uid": "b"})
+    assert buffer.tokens == [None, "Bearer mine"]
+
+
 def test_problems_without_ids_have_their_line_numbers_and_a_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "problems"
     path.write_text('{"prompt": "a"}\n\n{"prompt": [{"role": "user", "content": "b"}]}\n')

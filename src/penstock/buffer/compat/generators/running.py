@@ -35,6 +35,8 @@ DEFAULT_FOLDER = Path("generator")
 """Under the working directory; looked into if it is there."""
 MAX_LOG_BYTES = 64 * 1024 * 1024
 """A log that is larger is put aside at the next start."""
+_CLOSE_SECONDS = 1.5
+"""A server that stops has 10 s for everything."""
 _LAST_LINES = 12
 
 
@@ -183,6 +185,7 @@ class Generators:
         self._lives: dict[str, _Life] = {}
         self._hooks: dict[str, GeneratorHooks] = {}
         self._told: set[tuple[Path, str]] = set()
+        self._described: dict[tuple[Path, int, int], Outline | DescribeError] = {}
         self._settings = self._child_settings()
         self._discovery = self._look()
 
@@ -222,7 +225,7 @@ class Generators:
             life = self._lives.get(task_type)
             if life is None:
                 raise UnknownError(f"generator {task_type[:200]!r} was never started")
-            await self._stop(life)
+            await self._stop(life, self._config.stop_seconds)
             return life.shown()
 
     def states(self) -> list[GeneratorState]:
@@ -254,7 +257,8 @@ class Generators:
     async def close(self) -> None:
         """Stop everything."""
         async with self._lock:
-            await asyncio.gather(*(self._stop(life) for life in self._lives.values()), *(hooks.close() for hooks in self._hooks.values()))
+            lives = [self._stop(life, min(self._config.stop_seconds, _CLOSE_SECONDS)) for life in self._lives.values()]
+            await asyncio.gather(*lives, *(hooks.close() for hooks in self._hooks.values()))
 
     async def _begin(self, found: Found, payload: dict[str, Any]) -> _Life:
         log_file = self._log_file(found.task_type, ".log")
@@ -276,22 +280,36 @@ class Generators:
                 del self._hooks[name]
                 await hooks.close()
 
-    async def _stop(self, life: _Life) -> None:
+    async def _stop(self, life: _Life, grace_seconds: float) -> None:
         if life.is_over:
             return
         life.is_stopping = True
-        await life.child.stop(self._config.stop_seconds)
+        await life.child.stop(grace_seconds)
         assert life.watcher is not None
         await life.watcher
 
     def _look(self) -> Discovery:
         """Look for generators again; what is refused is told once."""
-        discovery = discover(self._settings.folders, lambda path: describe(path, self._settings))
+        discovery = discover(self._settings.folders, self._describe)
         for refused in discovery.refused:
             if (refused.path, refused.reason) not in self._told:
                 self._told.add((refused.path, refused.reason))
                 log.warning("%s is not used as a generator: %s", refused.path, refused.reason)
         return discovery
+
+    def _describe(self, path: Path) -> Outline:
+        """What a file defines; it is run for that once, until it changes."""
+        status = path.stat()
+        key = (path, status.st_mtime_ns, status.st_size)
+        if key not in self._described:
+            try:
+                self._described[key] = describe(path, self._settings)
+            except DescribeError as error:
+                self._described[key] = error
+        known = self._described[key]
+        if isinstance(known, DescribeError):
+            raise known
+        return known
 
     def _child_settings(self) -> ChildSettings:
         folders = tuple(dict.fromkeys(folder.resolve() for folder in (DEFAULT_FOLDER, *self._config.folders)))
