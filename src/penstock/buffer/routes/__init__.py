@@ -44,7 +44,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
 @cache
 def api_document() -> dict[str, Any]:
     """The OpenAPI document of the buffer."""
-    described = (*OPERATIONS, *compatible.OPERATIONS, *GENERATORS)
+    described: tuple[Operation[Any], ...] = (*OPERATIONS, *compatible.OPERATIONS, *GENERATORS)
     return openapi(described, title="Penstock buffer", version=penstock.__version__, text=_TEXT)
 
 
