@@ -20,7 +20,6 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,15 +29,15 @@ from penstock.chat import ChatTemplate
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, EnvError, InputError, InvalidError
 from penstock.gateway.app import TOTAL, Gateway
-from penstock.gateway.config import Limits
 from penstock.gateway.engine import Engine
 from penstock.gateway.events import Ended, Manner, Rewarded, Slot, Stored
 from penstock.gateway.journal import Forgetful
 from penstock.gateway.session import Session, Surroundings
 from penstock.gateway.sessions import Sessions
+from penstock.gateway.settings import AgentSettings
 from penstock.gateway.streams import TokenTexts
 from penstock.httpd import Access, Guard, bind
-from penstock.types import Problem, Purpose, Rollout, RolloutStatus
+from penstock.types import Problem, Rollout, RolloutStatus
 from penstock.wire import check_id
 
 Agent = Callable[[Problem, str], Any]
@@ -61,36 +60,6 @@ class Ticket(Protocol):
     def retry(self) -> int: ...
     @property
     def seed(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """How a worker's agents are run."""
-
-    concurrency: int = 64
-    temperature: float | None = None
-    """Used in place of what the agent asks for; None leaves it to the agent."""
-    max_tokens: int = 128
-    """Of a reply, where the agent names no limit."""
-    max_turns: int = 4096
-    max_session_tokens: int = 500_000
-    episode_seconds: float = 600.0
-    """An agent that has not returned by then has failed."""
-    reply_seconds: float = 120.0
-    purpose: Purpose = Purpose.TRAIN
-    limits: Limits = field(init=False)
-
-    def __post_init__(self) -> None:
-        limits = Limits(
-            max_sessions=4 * self.concurrency,
-            max_turns=self.max_turns,
-            max_session_tokens=self.max_session_tokens,
-            # The host itself ends sessions in time; this is for the case that it does not.
-            session_seconds=2 * self.episode_seconds + 60,
-            idle_seconds=2 * self.episode_seconds + 60,
-            reply_seconds=self.reply_seconds,
-        )
-        object.__setattr__(self, "limits", limits)
 
 
 class AgentHost:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from penstock.errors import InvalidError
 from penstock.gateway.conversation import Conversation, Point
 from penstock.gateway.events import Ended, Opened, Repeats, Rewarded
-from penstock.types import Json, Rollout, RolloutStatus, VersionRun
+from penstock.types import Json, Purpose, Rollout, RolloutStatus, VersionRun
 
 TURNS = "turns"
 """Name of the reward of a session that only its replies were given rewards for: their sum."""
@@ -97,7 +97,8 @@ def verdict(opened: Opened, conversation: Conversation, rewards: Rewards, ended:
     reasons = abandoned(conversation, opened.manner.repeats)
     kept = frozenset(point.number for point in points if point.choice is not None and point.number not in reasons)
     status, failure, error = ended.status, ended.failure, ended.error
-    if status.usable and not any(run.policy == trainable_policy for number in kept for run in _versions(points[number])):
+    is_trained = status.usable and opened.slot.purpose is Purpose.TRAIN
+    if is_trained and not any(run.policy == trainable_policy for number in kept for run in _versions(points[number])):
         status, error = RolloutStatus.ENV_ERROR, "not_trainable"
         failure = "no reply of the session was sampled from the policy itself: all were bent by filters" if kept else "the session has no reply"
     total = rewards.named(kept) if status.usable else {}

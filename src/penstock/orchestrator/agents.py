@@ -4,25 +4,45 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
 from penstock.clock import SystemClock
-from penstock.gateway.engine import HttpEngine
-from penstock.gateway.local import AgentHost, AgentSettings, agent_host
-from penstock.gateway.serving import Published
-from penstock.rollout.config import ActorConfig, WorkerConfig
+from penstock.gateway.settings import AgentSettings
+from penstock.rollout.agents import AgentHost
+from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
+from penstock.rollout.policy import Sampler
+from penstock.types import Purpose
 
 
 @asynccontextmanager
 async def worker_agents(config: WorkerConfig, template: ChatTemplate) -> AsyncIterator[AgentHost]:
     """The host of a worker's agents. Raises `ConfigError` for an agent that cannot be loaded."""
     assert config.env.agent is not None
+    # Imported only then: a web server comes with it.
+    from penstock.gateway.engine import HttpEngine
+    from penstock.gateway.local import agent_host
+    from penstock.gateway.serving import Published
+
     async with (
         BufferClient(config.buffer_url, config.run, token=config.token) as client,
         HttpEngine(config.servers, token=config.token, version=Published(client, SystemClock()).version) as engine,
         agent_host(config.env.agent, template, engine, agent_settings(config.actor, concurrency=config.env.concurrency)) as host,
     ):
+        yield host
+
+
+@asynccontextmanager
+async def eval_agents(env: EnvConfig, template: ChatTemplate, sampler: Sampler, actor: ActorConfig) -> AsyncIterator[AgentHost]:
+    """The host of an evaluation's agents, which sample from `sampler`."""
+    assert env.agent is not None
+    # Imported only then: a web server comes with it.
+    from penstock.gateway.local import agent_host
+    from penstock.gateway.sampler_engine import SamplerEngine
+
+    settings = replace(agent_settings(actor, concurrency=env.concurrency), purpose=Purpose.EVAL)
+    async with agent_host(env.agent, template, SamplerEngine(sampler), settings) as host:
         yield host
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.buffer.client import BufferClient
 from penstock.errors import ConfigError
+from penstock.orchestrator.agents import eval_agents
 from penstock.orchestrator.config import RunConfig
 from penstock.rollout.evaluate import EvalResult, EvaluationConfig, evaluate
 
@@ -27,8 +29,13 @@ class Evaluated:
     environments: Mapping[str, EvalResult]
 
 
-async def evaluate_version(config: RunConfig, *, version: int, digest: str, weights_dir: Path, environments: Sequence[str] = ()) -> Evaluated:
-    """Evaluate the weights `<weights_dir>/<digest>.safetensors`, which the run calls `version`, on all environments or on those that are named."""
+async def evaluate_version(
+    config: RunConfig, *, version: int, digest: str, weights_dir: Path, environments: Sequence[str] = (), buffer: BufferClient | None = None
+) -> Evaluated:
+    """Evaluate the weights `<weights_dir>/<digest>.safetensors`, which the run calls `version`, on all environments or on those that are named.
+
+    With `buffer`, the run's own, every episode is stored there in a group of purpose `eval`, which is never cut.
+    """
     unknown = sorted(set(environments) - set(config.envs))
     if unknown:
         raise ConfigError(f"--env: the run has no environment {unknown[0]!r}; it has {', '.join(config.envs)}")
@@ -46,7 +53,7 @@ async def evaluate_version(config: RunConfig, *, version: int, digest: str, weig
             seed=config.run.seed,
             threads=config.inference.threads,
         )
-        results[name] = await evaluate(wanted)
+        results[name] = await evaluate(wanted, buffer=buffer, acks=config.run_dir.acks / "eval.log", agents=eval_agents)
     return Evaluated(
         version=version,
         digest=digest,

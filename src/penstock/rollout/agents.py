@@ -8,8 +8,9 @@ from typing import Protocol
 
 from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError
-from penstock.rollout.config import WorkerConfig
+from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
 from penstock.rollout.episode import Ticket
+from penstock.rollout.policy import Sampler
 from penstock.types import Problem, Rollout
 
 
@@ -22,6 +23,10 @@ class AgentHost(Protocol):
 
 AgentHosts = Callable[[WorkerConfig, ChatTemplate], AbstractAsyncContextManager[AgentHost]]
 """Makes the host of a worker whose environment names an agent."""
+
+
+EvalAgents = Callable[[EnvConfig, ChatTemplate, Sampler, ActorConfig], AbstractAsyncContextManager[AgentHost]]
+"""The same for an evaluation, which samples in its own process and says so in the actor's settings."""
 
 
 def hosts_of(config: WorkerConfig, hosts: AgentHosts | None) -> AgentHosts | None:

@@ -9,15 +9,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from penstock.buffer.api import OpenGroup
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
+from penstock.errors import ConfigError
 from penstock.metrics import Mean, Record, named
 from penstock.problems import Position, Split, group_id
+from penstock.rollout.agents import AgentHost, EvalAgents
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
@@ -92,12 +95,14 @@ class EvalResult:
         return [Mean(name, value) for name, value in means.items()]
 
 
-async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = None, acks: Path | None = None) -> EvalResult:
+async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = None, acks: Path | None = None, agents: EvalAgents | None = None) -> EvalResult:
     """Evaluate one version. With `buffer`, the episodes are stored there too, as groups of purpose `eval`, which are never cut.
 
     Greedy replies and the engine's seeds are fixed, so the same weights give the same result. Raises `ConfigError` or `WeightsError` if the model or
-    its weights cannot be had.
+    its weights cannot be had. `agents` runs the environment's agent, if it names one.
     """
+    if config.env.agent is not None and agents is None:
+        raise ConfigError(f"envs.{config.environment}.agent: agents are evaluated by `penstock eval`, not by this process")
     # Imported only now: torch comes with it.
     from penstock.inference.local import LocalEngine
 
@@ -113,8 +118,13 @@ async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = No
         max_running=config.eval.concurrency,
         template=prompts.template,
     )
-    async with judge_of(config.env) as judge:
+    async with AsyncExitStack() as stack:
+        judge = await stack.enter_async_context(judge_of(config.env))
         rounds = _Rounds(config, supply, prompts, engine, judge, run="eval" if buffer is None else buffer.run)
+        if agents is not None and config.env.agent is not None:
+            for manner, temperature in rounds.temperatures.items():
+                host = agents(config.env, prompts.template, engine, replace(config.actor, temperature=temperature))
+                rounds.hosts[manner] = await stack.enter_async_context(host)
         await rounds.play()
     if buffer is not None:
         with AcksLog(acks) as log:
@@ -161,12 +171,14 @@ class _Rounds:
         self.problems: list[Problem] = [source.problem(0, index) for index in range(wanted if source.size is None else min(wanted, source.size))]
         self.tries: dict[_Place, list[Rollout]] = {}
         """Every try at each episode; the last one counts."""
-        temperatures: dict[Manner, float] = {"greedy": 0.0, "sampled": config.eval.temperature}
+        self.hosts: dict[Manner, AgentHost] = {}
+        """Who plays, if an agent of the user's own does."""
+        self.temperatures: dict[Manner, float] = {"greedy": 0.0, "sampled": config.eval.temperature}
         self._settings = {
             manner: Setting(
                 policy=EnginePolicy(sampler=sampler, template=prompts.template, temperature=value), prompts=prompts, limits=config.actor, judge=judge
             )
-            for manner, value in temperatures.items()
+            for manner, value in self.temperatures.items()
         }
 
     async def play(self) -> None:
@@ -209,6 +221,9 @@ class _Rounds:
             seed=derived_seed(self._config.seed, problem.id, place.member, retry),
             env_seed=derived_seed(self._config.seed, "env", problem.id),
         )
+        host = self.hosts.get(place.manner)
+        if host is not None:
+            return await host.play(ticket, problem)
         return await run_episode(ticket, problem, self._supply.env(), self._settings[place.manner])
 
 

@@ -16,7 +16,8 @@ from tests.unit.gateway.stub_engine import StubEngine
 from penstock.chat import ChatTemplate, write_byte_tokenizer
 from penstock.errors import ConfigError, EnvError
 from penstock.gateway.engine import HttpEngine
-from penstock.gateway.local import AgentHost, AgentSettings, agent_host, load_agent
+from penstock.gateway.local import AgentHost, agent_host, load_agent
+from penstock.gateway.settings import AgentSettings
 from penstock.trace import samples
 from penstock.types import Problem, RolloutStatus
 

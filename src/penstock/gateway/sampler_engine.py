@@ -1,0 +1,69 @@
+"""An engine in this process, as the gateway sees one: for evaluations, which sample without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.gateway.engine import OnTokens, Order, Sampled
+from penstock.gateway.requests import BadRequest
+from penstock.inference.client import Reply
+from penstock.types import Int32Array
+
+
+class Sampler(Protocol):
+    """Whoever continues tokens; see `InferenceClient.complete`."""
+
+    async def complete(
+        self,
+        ids: Sequence[int] | Int32Array,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        request_id: str | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Reply:
+        """One reply to the tokens."""
+
+
+class SamplerEngine:
+    """An `Engine` over a `Sampler`. Has no filters and no alternatives, and tells a reply when it is whole."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    async def sample(self, order: Order, *, deadline_seconds: float, on_tokens: OnTokens | None = None) -> list[Sampled]:
+        """See `Engine`."""
+        if order.filters:
+            raise BadRequest(f"{next(iter(order.filters))} is not served here; leave it out", next(iter(order.filters)))
+        replies = await asyncio.gather(*(self._one(order, index, deadline_seconds) for index in range(order.num_choices)))
+        for index, reply in enumerate(replies):
+            if on_tokens is not None:
+                on_tokens(index, reply)
+        return list(replies)
+
+    async def abort(self, request_id: str) -> None:
+        """See `Engine`. Whoever does not wait any more cancels."""
+
+    async def _one(self, order: Order, index: int, deadline_seconds: float) -> Sampled:
+        reply = await self._sampler.complete(
+            order.ids,
+            max_tokens=order.max_tokens,
+            temperature=order.temperature,
+            seed=(order.seed + index) % 2**63,
+            stop=order.stop,
+            stop_ids=order.stop_ids,
+            deadline_seconds=deadline_seconds,
+        )
+        return Sampled(
+            ids=reply.ids.tolist(),
+            logprobs=reply.logprobs.tolist(),
+            versions=list(reply.versions),
+            finish=reply.metadata.finish_reason,
+            usage=reply.metadata.usage,
+            sampler=reply.metadata.sampler,
+        )
