@@ -23,12 +23,14 @@ from tests.unit.lab.tampering import Forger
 from penstock.cli import main
 from penstock.lab.archive import opened
 from penstock.lab.verify import verify
+from penstock.metrics import read_jsonl
 from penstock.models import init_model
 from penstock.orchestrator.rundir import RunDir
 from penstock.orchestrator.state import Phase, read_state
 from penstock.orchestrator.summary import Summary, read_summary
 from penstock.process.leash import leashed
 from penstock.process.points import POINTS
+from penstock.types import GroupState, Purpose
 
 RUN = """
 run: {name: walk, updates: 30, dir: DIR, spare_learner: false}
@@ -177,6 +179,18 @@ def test_nothing_is_left_of_the_lives_that_ended_in_the_middle(walk: Walk) -> No
         files = {Path(file.name).name for file in archive.buffer.store.archive_files("walk")}
     assert len(files) > 2
     assert {path.name for path in walk.run_dir.archive.iterdir()} == files
+
+
+def test_batches_are_told_and_evaluations_are_stored(walk: Walk) -> None:
+    told = {
+        line["step"] for line in read_jsonl(walk.run_dir.metrics) if line.get("batches/dense/rollouts_used") == 4 and "replays/dense/frac_on_policy" in line
+    }
+    assert told <= set(range(30))
+    assert len(told) > 25  # a kill between the cut and its line takes the line along
+    with opened(walk.run_dir.path) as archive:
+        evaluated = {group.id for group in archive.buffer.store.scan_groups("walk") if group.purpose is Purpose.EVAL and group.state is GroupState.READY}
+    # Two problems, a greedy group and a sampled one each, before and after.
+    assert len(evaluated) == 8
 
 
 def test_verify_finds_nothing_wrong(walk: Walk) -> None:

@@ -29,18 +29,29 @@ def evaluate(
     digest: Annotated[str, typer.Option(hidden=True)] = "",
     weights_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
     update: Annotated[int | None, typer.Option(hidden=True, help="Emit metrics for this update.")] = None,
+    buffer: Annotated[str | None, typer.Option(hidden=True, help="URL of the run's buffer, to store the episodes in.")] = None,
 ) -> None:
     """Evaluate one version of a run's weights on held-out problems, in an engine of its own."""
     from penstock.orchestrator.rundir import find_run
 
     run_dir = find_run(run, dir)
     speak()
-    run_until_told(_evaluate(run_dir, version, tuple(env or ()), out, digest, weights_dir, update))
+    run_until_told(_evaluate(run_dir, version, tuple(env or ()), out, digest, weights_dir, update, buffer))
 
 
 async def _evaluate(
-    run_dir: RunDir, version: int | None, environments: tuple[str, ...], out: Path | None, digest: str, weights_dir: Path | None, update: int | None
+    run_dir: RunDir,
+    version: int | None,
+    environments: tuple[str, ...],
+    out: Path | None,
+    digest: str,
+    weights_dir: Path | None,
+    update: int | None,
+    buffer_url: str | None,
 ) -> None:
+    from contextlib import AsyncExitStack
+
+    from penstock.buffer.client import BufferClient
     from penstock.metrics import JsonlSink, Metrics
     from penstock.orchestrator.config import load_run
     from penstock.orchestrator.heldout import describe_evaluated, evaluate_version, write_evaluated
@@ -48,7 +59,10 @@ async def _evaluate(
     config = load_run(run_dir.config)
     if version is None or not digest:
         version, digest = _recorded(run_dir, version)
-    found = await evaluate_version(config, version=version, digest=digest, weights_dir=weights_dir or run_dir.weights, environments=environments)
+    async with AsyncExitStack() as stack:
+        buffer = None if buffer_url is None else await stack.enter_async_context(BufferClient(buffer_url, config.run.name))
+        place = weights_dir or run_dir.weights
+        found = await evaluate_version(config, version=version, digest=digest, weights_dir=place, environments=environments, buffer=buffer)
     if update is not None:
         metrics = Metrics(JsonlSink(run_dir.metrics))
         metrics.emit(update, *(record for result in found.environments.values() for record in result.records()))

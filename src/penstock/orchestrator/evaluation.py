@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class Evaluator:
     """Evaluates what is asked for, in order, while training goes on."""
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, children: Supervisor) -> None:
-        self._config, self._run_dir, self._children = config, run_dir, children
+    def __init__(self, config: RunConfig, run_dir: RunDir, children: Supervisor, buffer_url: str) -> None:
+        self._config, self._run_dir, self._children, self._buffer_url = config, run_dir, children, buffer_url
         self._queue: asyncio.Queue[tuple[int, Version]] = asyncio.Queue()
         self._asked: set[int] = set()
 
@@ -42,7 +42,7 @@ class Evaluator:
         """Evaluate for as long as the run lasts. One child at a time: training needs the cores."""
         while True:
             update, version = await self._queue.get()
-            spec = eval_child(self._config, self._run_dir, update, version)
+            spec = eval_child(self._config, self._run_dir, update, version, self._buffer_url)
             self._children.add(spec)
             await self._children.ended(spec.name)
             self._children.forget(spec.name)

@@ -68,10 +68,13 @@ def plan_run(config: RunConfig, run_dir: RunDir, ports: Ports, owners: Owners) -
     )
 
 
-def eval_child(config: RunConfig, run_dir: RunDir, update: int, version: Version) -> ChildSpec:
-    """A process that evaluates `version`, the newest after `update` updates, from a copy of its file among the results, and ends."""
+def eval_child(config: RunConfig, run_dir: RunDir, update: int, version: Version, buffer_url: str) -> ChildSpec:
+    """A process that evaluates `version`, the newest after `update` updates, from a copy of its file among the results, and ends.
+
+    Its episodes are stored in the buffer, as groups that are never cut.
+    """
     words = ["eval", str(run_dir.path), "--update", str(update), "--out", str(eval_result(run_dir, update))]
-    words += ["--version", str(version.version), "--digest", version.digest, "--weights-dir", str(run_dir.evals)]
+    words += ["--version", str(version.version), "--digest", version.digest, "--weights-dir", str(run_dir.evals), "--buffer", buffer_url]
     return _spec(run_dir, f"eval-{update}", words, threads=config.inference.threads, log="eval", ends=True)
 
 

@@ -17,6 +17,7 @@ from penstock.buffer.store.sqlite import SqliteStore
 from penstock.ledger import imbalance
 from penstock.metrics import read_jsonl
 from penstock.orchestrator.rundir import RunDir
+from penstock.types import Purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +76,10 @@ def store_facts(run_dir: RunDir, run: str) -> StoreFacts:
         applied = [outcome.update for outcome in ledger.outcomes.values() if outcome.kind == "applied"]
         plans = [store.plan(run, update) for update in applied]
         trained = [rollout for plan in plans if plan is not None for planned in plan.groups for rollout in store.rollouts(run, planned.id)]
+        held_out = {group.id for group in store.scan_groups(run) if group.purpose is not Purpose.TRAIN}
         return StoreFacts(
             updates=ledger.next_update,
-            tokens_sampled=sum(rollout.sampled_tokens for rollout in store.scan_rollouts(run)),
+            tokens_sampled=sum(rollout.sampled_tokens for rollout in store.scan_rollouts(run) if rollout.group_id not in held_out),
             tokens_trained=sum(rollout.sampled_tokens for rollout in trained if rollout.status.usable and not rollout.stale),
             ledger_imbalance=imbalance(ledger),
             weights_digest=ledger.versions[ledger.newest_version].digest,

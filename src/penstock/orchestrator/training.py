@@ -78,7 +78,7 @@ class Training:
     async def _train(self) -> None:
         metrics = Metrics(JsonlSink(self._run_dir.metrics), clock=self._clock)
         async with self._supervised() as children, BufferClient(self._ports.buffer_url, self._name, deadline_seconds=5.0) as buffer:
-            evaluator = Evaluator(self._config, self._run_dir, children)
+            evaluator = Evaluator(self._config, self._run_dir, children, buffer.url)
             await self._start(children, buffer, evaluator)
             watch = Watch(self._config.run, children, buffer, metrics, self._clock)
             async with asyncio.TaskGroup() as tasks:

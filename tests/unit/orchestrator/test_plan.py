@@ -45,11 +45,12 @@ async def test_every_process_is_held_to_its_threads(run_yaml: Path) -> None:
 
 async def test_an_evaluation_ends_and_names_its_result(run_yaml: Path) -> None:
     config = load_run(run_yaml)
-    child = eval_child(config, config.run_dir, 20, Version(run="tiny", version=19, digest="ab"))
+    child = eval_child(config, config.run_dir, 20, Version(run="tiny", version=19, digest="ab"), PORTS.buffer_url)
     assert child.ends
     words = list(await child.arguments(0))
     assert words[words.index("--out") + 1] == str(config.run_dir.path / "evals" / "update_20.json")
     assert words[words.index("--version") + 1] == "19"
+    assert words[words.index("--buffer") + 1] == PORTS.buffer_url
 
 
 def test_the_plan_in_words_names_processes_budgets_and_credits(run_yaml: Path) -> None:
