@@ -202,6 +202,8 @@ def test_a_compressed_body_is_refused(run: Run) -> None:
         ("/groups", b'{"groups": [{"id": "../x", "environment": "env", "problem_id": "p", "size": 2}]}', 422),
         ("/groups", b'{"groups": [{"id": "s/0/5", "environment": "env", "problem_id": "p", "size": 2, "seed": 18446744073709551615}]}', 422),
         ("/groups", b'{"groups": [{"id": "s/0/0", "environment": "env", "problem_id": "q", "size": 2}]}', 409),
+        ("/groups", b'{"groups": [{"id": "s/0/5", "environment": "env", "problem_id": "p", "size": 1000000000}]}', 422),
+        ("/groups", b'{"groups": [{"id": "s/0/5", "environment": "env", "problem_id": "p", "size": 0}]}', 422),
         ("/updates/99999999999999999999/cut", b'{"term": 1, "request": {"groups_per_update": 1}}', 422),
         ("/updates/0/cut", b'{"term": 7, "request": {"groups_per_update": 1}}', 409),
         ("/updates/0/cut", b'{"term": 1, "request": {"groups_per_update": 1}, "wait_seconds": -1}', 422),

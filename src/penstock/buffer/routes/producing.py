@@ -23,16 +23,20 @@ from penstock.wire import ContentType, check_id, join_items, split_items
 
 MOST_SLOTS = 4096
 """Slots that one claim may ask for."""
+MOST_MEMBERS = 65_536
+"""Members that a group may have: each is a record."""
 
 
 async def _open_groups(service: BufferService, request: Request) -> Response:
     run, wanted = run_of(request), await body_of(request, api.OpenGroups)
-    decided: list[Pending[law.Opened]] = []
-    waiting = None
     for group in wanted.groups:
         check_id(group.id, "id")
         check_id(group.environment, "environment")
         check_id(group.problem_id, "problem_id")
+        check_count(group.size, "size", MOST_MEMBERS)
+    decided: list[Pending[law.Opened]] = []
+    waiting = None
+    for group in wanted.groups:
         options = {field.name: getattr(group, field.name) for field in dataclasses.fields(group) if field.name != "id"}
         try:
             decided.append(service.decided(partial(Buffer.open_group, run=run, group_id=group.id, **options)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,7 +33,7 @@ async def _ledger(service: BufferService, request: Request) -> Response:
 
 async def _statistics(service: BufferService, request: Request) -> Response:
     run = run_of(request)
-    return reply(await service.looked(lambda buffer: statistics_of(buffer.ledger(run), time.time())))
+    return reply(await service.looked(lambda buffer: statistics_of(buffer.ledger(run), service.now())))
 
 
 async def _versions(service: BufferService, request: Request) -> Response:
