@@ -210,3 +210,41 @@ def test_a_generator_that_was_just_made_works_as_it_stands(shared_buffer: str, p
     ended = until_over(shared_buffer, "sums")
     assert ended["state"] == "finished", asked(f"{shared_buffer}/generators/sums/log")
     assert asked(f"{shared_buffer}/buffer/stats")[1][0]["total_written"] - before == 32
+
+
+MOODY = """
+import os, time
+
+TASK_TYPE = "moody"
+
+def run_rollout(data):
+    pass
+
+def normalize_group_data(group):
+    if group[0] == "raises":
+        raise KeyError("score")
+    if group[0] == "dies":
+        os._exit(3)
+    for item in group[1]:
+        item["raw_reward"], item["reward"] = item["reward"], 10 * item["reward"]
+    return group
+"""
+
+
+def test_a_function_of_a_generator_that_fails_costs_its_own_group(shared_buffer: str, place: Place) -> None:
+    (place.folder / "files" / "moody_generator.py").write_text(MOODY)
+    assert asked(f"{shared_buffer}/start_rollout", place.payload(task_type="moody", num_repeat_per_sample=2))[0] == 200
+    assert until_over(shared_buffer, "moody")["functions"] == ["normalize_group_data"]
+    for name in ("good", "raises", "dies", "fine"):
+        for reward in (0.0, 1.0):
+            item = {"uid": f"{name}{reward}", "instance_id": name, "messages": [{"role": "user", "content": "x"}], "reward": reward}
+            assert asked(f"{shared_buffer}/buffer/write", item)[0] == 200
+    told = asked(f"{shared_buffer}/get_rollout_data", {})[1]
+    assert [(item["instance_id"], item["reward"], item["raw_reward"]) for item in told["data"]["data"]] == [
+        ("good", 0.0, 0.0),
+        ("good", 10.0, 1.0),
+        ("fine", 0.0, 0.0),
+        ("fine", 10.0, 1.0),
+    ]
+    assert told["data"]["meta_info"]["dropped"]["hook_error:normalize_group_data"] == 2
+    assert asked(f"{shared_buffer}/get_rollout_data", {})[1]["success"] is False

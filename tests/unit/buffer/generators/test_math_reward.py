@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from penstock.buffer.compat.shim.generator.reward_utils import _math_verify
 from penstock.buffer.compat.shim.generator.reward_utils.math_utils import equal_answers, final_answer, get_rule_based_math_reward, math_reward
 
 
@@ -71,3 +75,35 @@ def test_the_reward_is_for_the_last_message_and_an_empty_reply_has_none() -> Non
 def test_a_label_may_be_boxed_and_a_reply_may_be_long() -> None:
     assert math_reward(r"\boxed{7}", r"thus \boxed{7}") == 1
     assert math_reward("{" * 20_000 + r"\boxed{" * 2000, "7") == 0
+
+
+LIBRARY = """
+import time
+
+def parse(text):
+    return text.removeprefix("\\\\boxed{").removesuffix("}")
+
+def verify(gold, answer):
+    if answer == "hang":
+        time.sleep(1000)
+    if answer == "raise":
+        raise ValueError(answer)
+    return sorted(gold) == sorted(answer)
+"""
+
+
+def test_math_verify_is_asked_in_a_process_of_its_own_before_an_answer_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert math_reward("\\boxed{b+a}", "a+b") == 0
+    (tmp_path / "math_verify.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    _math_verify.is_installed.cache_clear()
+    try:
+        assert [math_reward(f"\\boxed{{{answer}}}", "a+b") for answer in ("b+a", "raise", "c", "b+a")] == [1, 0, 0, 1]
+        monkeypatch.setattr(_math_verify, "DEADLINE_SECONDS", 0.5)
+        assert math_reward("\\boxed{hang}", "a+b") == 0
+        monkeypatch.setattr(_math_verify, "DEADLINE_SECONDS", 30.0)
+        assert math_reward("\\boxed{b+a}", "a+b") == 1
+    finally:
+        _math_verify.is_installed.cache_clear()
+        _math_verify.end_helper()

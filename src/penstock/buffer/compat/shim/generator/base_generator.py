@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 TASK_TYPE = "math"
 
+ENGINE_TOKEN_VARIABLE = "PENSTOCK_ENGINE_TOKEN"
+"""What the inference server wants to be told, if it wants anything. Not a key for other services: a client says where the server is."""
+
 SAMPLING_PARAMS: dict[str, Any] = {"top_p": 1}
 """How replies are sampled. A generator file may change this one, or have one of its own."""
 
@@ -66,7 +69,7 @@ class BaseGenerator:
         self._to_skip = Counter(str(id) for id in skip_instance_ids or ())
         self._sampling_params = _params_of_caller()
         base_url = remote_engine_url if "/v1" in remote_engine_url else remote_engine_url.rstrip("/") + "/v1"
-        self.client = importlib.import_module("openai").OpenAI(api_key=os.environ.get("OPENAI_API_KEY", "none"), base_url=base_url)
+        self.client = importlib.import_module("openai").OpenAI(api_key=os.environ.get(ENGINE_TOKEN_VARIABLE, "none"), base_url=base_url)
 
     def entry(self, input_file: str | Path, rollout_func: RolloutFunction, reward_func: RewardFunction, num_epoch: int = 1) -> None:
         """`run` once for each epoch."""
