@@ -7,12 +7,14 @@ everything in the session.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 
 from penstock.process.child import Child
 from penstock.process.leash import leashed
@@ -67,6 +69,18 @@ async def start_confined(words: Sequence[str]) -> tuple[Child, asyncio.StreamWri
     assert process.stdin is not None
     assert process.stdout is not None
     return Child(process), process.stdin, process.stdout
+
+
+def set_niceness(child: Child, nice: int) -> None:
+    """Say how far a confined process, with all that it has started, stands back when others want to compute: 0 to 19. It can only grow.
+
+    Linux may share the processor between sessions first and heed processes only inside of one, so both are told.
+    """
+    pid = child.id.pid
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PGRP, pid, nice)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:

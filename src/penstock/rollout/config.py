@@ -83,7 +83,7 @@ class EnvConfig:
     function `reward(messages, ground_truth, **_)`."""
     reward_seconds: float = 10.0
     """A call of it that takes longer is an infrastructure failure."""
-    reward_memory_mb: int = 2048
+    reward_memory_mb: int = 1024
     """Address space of a process that calls it."""
     reward_processes: int = 2
     """Processes that call it at the same time, in each worker."""

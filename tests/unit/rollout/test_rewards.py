@@ -153,6 +153,7 @@ async def test_a_call_that_takes_long_steps_back_with_all_that_it_started() -> N
         # Once another gets the only place, the first has been found slow.
         assert (await judged(pool, "one")).total == 1.0
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+        assert _niceness_of_session(pid) in (19, None)
         hanging.cancel()
         await asyncio.gather(hanging, return_exceptions=True)
         assert not _is_running(pid)
@@ -229,6 +230,12 @@ def test_parts_without_a_total_are_added_up() -> None:
     assert read_judgement({"parts": {"a": 1, "b": -0.25}}) == Judgement(total=0.75, parts={"a": 1.0, "b": -0.25})
     assert read_judgement({"total": 0.1, "parts": {"a": 1.0}}).total == 0.1
     assert replace(read_judgement(1), parts={}) == Judgement(total=1.0)
+
+
+def _niceness_of_session(pid: int) -> int | None:
+    """None where the kernel knows of no such thing."""
+    path = Path(f"/proc/{pid}/autogroup")
+    return int(path.read_text().split()[-1]) if path.exists() else None
 
 
 def _is_running(pid: int) -> bool:

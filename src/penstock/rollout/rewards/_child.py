@@ -64,8 +64,6 @@ def _confine(hello: dict[str, Any]) -> None:
     for name, value in limits.items():
         with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system has every limit, and none can be raised
             resource.setrlimit(getattr(resource, name), (value, value))
-    # Whatever it computes, the sampler and the learner go first.
-    os.nice(hello["nice"])
 
 
 def _load(target: str, path: list[str]) -> Any:

@@ -20,10 +20,10 @@ class RewardConfig:
     """A call that takes longer is an infrastructure failure."""
     load_seconds: float = 60.0
     """The same for loading the function."""
-    memory_mb: int = 2048
+    memory_mb: int = 1024
     """Address space of a process that calls it."""
     processes: int = 2
-    """That call it at the same time. Calls that take longer than usual do not count, up to three times as many."""
+    """That call it at the same time. Calls that take longer than usual do not count, up to four times as many."""
 
     def __post_init__(self) -> None:
         check_range("seconds", self.seconds, above=0)

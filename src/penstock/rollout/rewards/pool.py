@@ -16,7 +16,7 @@ from typing import Self
 
 from penstock.errors import ConfigError, InfraError
 from penstock.process.child import Child
-from penstock.process.confined import Confinement, confinement, start_confined
+from penstock.process.confined import Confinement, confinement, set_niceness, start_confined
 from penstock.rollout.config import EnvConfig
 from penstock.rollout.judging import Judgement, read_judgement
 from penstock.rollout.openai_shapes import message_shape
@@ -31,7 +31,7 @@ _FILE_BYTES = 64 << 20
 _NICE, _SLOW_NICE = 5, 19
 _SLOW_SECONDS = 0.5
 """A call that takes longer makes place for another, and from then on computes only when nobody else wants to."""
-_SLOW_SHARE = 3
+_SLOW_SHARE = 4
 """So many times as many slow calls as there are places."""
 
 
@@ -142,7 +142,6 @@ class RewardPool:
             "path": [str(Path.cwd()), *(entry for entry in sys.path if entry)],
             "memory_bytes": config.memory_mb << 20,
             "file_bytes": _FILE_BYTES,
-            "nice": _NICE,
             # Inside bubblewrap the parent has another number.
             "checks_parent": self.confinement is not Confinement.BUBBLEWRAP,
         }
@@ -180,6 +179,7 @@ class _Caller:
 
     def __init__(self, child: Child, questions: asyncio.StreamWriter, answers: asyncio.StreamReader) -> None:
         self._child, self._questions, self._answers = child, questions, answers
+        set_niceness(child, _NICE)
 
     async def ask(self, question: Json, seconds: float) -> dict[str, Json]:
         """One question, one answer. Raises `InfraError` if there is none."""
@@ -204,8 +204,7 @@ class _Caller:
 
     def step_back(self) -> None:
         """Let it compute, with all that it has started, only when nobody else wants to."""
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PGRP, self._child.id.pid, _SLOW_NICE)
+        set_niceness(self._child, _SLOW_NICE)
 
     async def end(self) -> None:
         """End it and all that it has started."""
