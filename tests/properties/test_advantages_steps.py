@@ -42,7 +42,7 @@ def test_returns_equal_exact_arithmetic(rows: list[tuple[float, int]], gamma: fl
     assert_close(discounted_returns(rewards, trajectory, gamma=gamma), want, scale=largest_sum(rewards))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(finite | usual, finite | usual, usual, st.integers(0, 3)), max_size=20), gammas, gammas, st.booleans())
 @example([(LARGEST, -LARGEST, 0.0, 0), (LARGEST, LARGEST, 0.0, 0)], 1.0, 1.0, False)
 def test_gae_equals_exact_arithmetic(rows: list[tuple[float, float, float, int]], gamma: float, lam: float, cut_off: bool) -> None:
@@ -58,7 +58,7 @@ def test_gae_equals_exact_arithmetic(rows: list[tuple[float, float, float, int]]
 step_rows = st.lists(st.tuples(usual, st.integers(0, 5), st.sampled_from(["hall", "shed", "", None])), max_size=30)
 
 
-@settings(max_examples=400)
+@settings(max_examples=300)
 @given(
     step_rows,
     gammas,
@@ -162,7 +162,7 @@ def columns_of(steps: list[Step]) -> dict[str, list[float]]:
     return columns
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(thinking_steps, norms, st.booleans(), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.25]))
 def test_rlvcr_equals_exact_arithmetic(steps: list[Step], mode: str, by_trajectory: bool, alpha: float, diversity: float, weight: float) -> None:
     columns = columns_of(steps)
@@ -188,7 +188,7 @@ def test_rlvcr_equals_exact_arithmetic(steps: list[Step], mode: str, by_trajecto
     assert_close(found, want)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(thinking_steps, st.booleans())
 def test_copo_equals_the_formula(steps: list[Step], by_trajectory: bool) -> None:
     columns = columns_of(steps)

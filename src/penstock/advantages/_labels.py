@@ -86,8 +86,10 @@ def check_inside(inner: Groups, outer: Groups, *, inner_name: str, outer_name: s
     astray_N = outer.index_N != outer.index_N[first_N]
     if astray_N.any():
         row = int(np.argmax(astray_N))
-        ours, theirs = ((labels if isinstance(labels, (np.ndarray, list, tuple)) else outer.index_N)[place] for place in (row, int(first_N[row])))
-        raise ValueError(f"{outer_name}[{row}] is {ours!r}, but row {int(first_N[row])} of the same {inner_name} has {theirs!r}; it must be one")
+        first = int(first_N[row])
+        # An iterator is used up by now; then the numbers of the groups must do.
+        shown = labels.tolist() if isinstance(labels, np.ndarray) else labels if isinstance(labels, (list, tuple)) else outer.index_N.tolist()
+        raise ValueError(f"{outer_name}[{row}] is {shown[row]!r}, but row {first} of the same {inner_name} has {shown[first]!r}; it must be one")
 
 
 def check_equal_inside(values_N: Float64Array, inner: Groups, *, name: str, inner_name: str) -> None:

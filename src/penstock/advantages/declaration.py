@@ -119,15 +119,17 @@ class Declaration:
         self.apply(columns, options)
 
     def apply(self, columns: Mapping[str, Column], options: Mapping[str, Any] | None = None) -> Float64Array:
-        """The advantage of each row. `columns` holds the needed ones, and optional ones where they are known; others are passed over.
+        """The advantage of each row. `columns` holds the needed ones, and optional ones where they are known; others are passed over. Numbers, and labels
+        that are numbers, reach the estimator as arrays.
 
         ValueError if a needed column is missing, or if the estimator gives something else than one finite number per row.
         """
         missing = [name for name in self.columns if name not in columns]
         if missing:
             raise ValueError(f"estimator {self.name!r} needs the column {missing[0]!r} ({COLUMNS[missing[0]].meaning}), which is missing")
-        optional = {name: columns[name] for name in self.optional_columns if name in columns}
-        found = self.function(*(columns[name] for name in self.columns), **optional, **(options or {}))
+        needed = [_as_array(columns[name]) for name in self.columns]
+        optional = {name: _as_array(columns[name]) for name in self.optional_columns if name in columns}
+        found = self.function(*needed, **optional, **(options or {}))
         advantages_N = np.asarray(getattr(found, "total", found), dtype=np.float64)
         num_rows = len(columns[self.columns[0]])
         if advantages_N.shape != (num_rows,):
@@ -183,6 +185,11 @@ def declaration(function: Estimator, name: str | None = None) -> Declaration:
         options=options,
         facts=facts if isinstance(facts, Facts) else Facts(),
     )
+
+
+def _as_array(column: Column) -> Column:
+    """Lists of numbers as an array, so that an estimator may calculate with them; text, None and what is mixed stay as they are."""
+    return np.asarray(column) if isinstance(column, list) and set(map(type, column)) in ({float}, {int}, {bool}) else column
 
 
 def _row_kind(columns: list[str]) -> RowKind:

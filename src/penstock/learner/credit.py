@@ -45,9 +45,9 @@ class AlgorithmConfig:
     def __post_init__(self) -> None:
         check_filters(self.filter_options)
         check_range("pass_at_k", self.pass_at_k, least=1)
-        own = self._section()
-        for name in self.options.keys() & own.keys():
-            raise ConfigError(f"algorithm.options.{name}: write it as algorithm.{self.adv_estimator}.{name}")
+        twice = sorted(self.options.keys() & self._section().keys())
+        if twice:
+            raise ConfigError(f"algorithm.options.{twice[0]}: write it as algorithm.{self.adv_estimator}.{twice[0]}")
         try:
             self.estimator.check_options(self.estimator_options)
         except ValueError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from penstock.config import load
 from penstock.errors import ConfigError
 from penstock.learner.credit import AlgorithmConfig, credit
 from penstock.trace import Recorder
@@ -105,3 +107,27 @@ def test_a_greedy_baseline_is_read_from_annotations_and_missed_by_name() -> None
     assert [float(sample.advantages[-1]) for sample in credit([annotated], PLAN, config)] == [0.75, -0.25, -0.25, 0.75]
     with pytest.raises(ConfigError, match=r"algorithm.adv_estimator remax needs the reward of a greedy try, and rollout 0:0 has no annotation 'greedy'"):
         credit(GROUPS, PLAN, config)
+
+
+def test_the_sections_of_estimators_are_read_from_yaml() -> None:
+    words = "adv_estimator: rlvcr\nrlvcr: {enable: true, step_advantage_w: 1.0, thinking_diversity_w: 0.5, mode: mean_norm}"
+    assert load(words, ["gigpo.omega=0.25"], AlgorithmConfig).estimator_options["thinking_diversity_w"] == 0.5
+    one_word = load("adv_estimator: grpo\ngigpo: {combine: omega}", ["adv_estimator=gigpo", "gigpo.omega=0.25"], AlgorithmConfig)
+    assert (one_word.estimator_options["omega"], one_word.estimator_options["combine"]) == (0.25, "omega")
+    assert load("options: {ddof: 0}", [], AlgorithmConfig).estimator_options == {"ddof": 0}
+    for text, message in (
+        ("gigpo: {gama: 0.9}", r"gigpo.gama: unknown key \(value 0.9\); did you mean gigpo.gamma"),
+        ("gigpo: {gamma: 2}", "gigpo.gamma: must be 0 or more and at most 1, got 2"),
+        ("gigpo: {norm: std}", "gigpo.norm: must be mean_norm or mean_std_norm, got 'std'"),
+        ("rlvcr: {cost_max: 0}", "rlvcr.cost_max: must be above 0, got 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(text, [], AlgorithmConfig)
+
+
+def test_a_users_own_estimator_that_fails_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_failing_credit.py").write_text("def fails(rewards, group):\n    raise KeyError('x')\n\ndef half(rewards, group):\n    return rewards / 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="my_failing_credit:fails fails on two rows: KeyError: 'x'"):
+        AlgorithmConfig(adv_estimator="my_failing_credit:fails")
+    assert given(AlgorithmConfig(adv_estimator="my_failing_credit:half"))[:2] == [0.5, 0.0]
