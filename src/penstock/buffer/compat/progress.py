@@ -34,7 +34,8 @@ class Progress:
         for rollout in store.rollouts_since(run, known.read_at if known else -1.0):
             if rollout.form == "item":
                 progress.meta.add(rollout.problem_id, rollout.reward)
-                progress.dropped["late"] += rollout.failure == "late"
+                if rollout.failure == "late":
+                    progress.dropped["late"] += 1
         for group in store.groups_since(run, known.ready_order if known else -1):
             if group.arrival is not None:
                 progress.finish((group,))
