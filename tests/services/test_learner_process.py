@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.batching import pack
 from penstock.learner import GateConfig, LearnerConfig, LossConfig
@@ -18,6 +19,10 @@ from penstock.models import init_model, load_model
 from penstock.types import RlExample, Sample
 
 UPDATES = 3
+LOSSES = {
+    "ppo_clip": LossConfig(clip_low=1.0, clip_high=50.0),
+    "gspo": LossConfig(name="gspo", clip_low=1.0, clip_high=50.0, kl_coef=0.1, entropy_coef=0.01, denominator="sequence_mean"),
+}
 
 
 def batch(update: int) -> RlExample:
@@ -48,12 +53,12 @@ def batch(update: int) -> RlExample:
     return pack(samples, tokens_per_row=256)
 
 
-def train(model: Path, checkpoints: Path, first_update: int) -> list[str]:
+def train(loss: str, model: Path, checkpoints: Path, first_update: int) -> list[str]:
     """Train from a checkpoint to the end; digests of the weights after each update, and of the checkpoint at the end."""
     kept = Checkpoints(checkpoints, run="run", term=1)
     # Made-up logprobs: agreement with a sampler is not what is tested here.
-    config = LearnerConfig(lr=1e-3, micro_batch_tokens=512, gate=GateConfig(p999_limit=100.0, max_limit=100.0))
-    learner = Learner(load_model(model), config, LossConfig(clip_low=1.0, clip_high=50.0), max_lag=1)
+    config = LearnerConfig(lr=1e-3, micro_batch_tokens=512, reference="initial", gate=GateConfig(p999_limit=100.0, max_limit=100.0))
+    learner = Learner(load_model(model), config, LOSSES[loss], max_lag=1)
     if first_update > 0:
         learner.restore(kept.read(first_update).state)
     digests = []
@@ -64,13 +69,14 @@ def train(model: Path, checkpoints: Path, first_update: int) -> list[str]:
     return digests
 
 
-def test_another_process_reaches_the_same_bits_from_the_start_and_from_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_another_process_reaches_the_same_bits_from_the_start_and_from_a_checkpoint(loss: str, tmp_path: Path) -> None:
     init_model(tmp_path / "model", size="nano")
-    here = train(tmp_path / "model", tmp_path / "here", 0)
+    here = train(loss, tmp_path / "model", tmp_path / "here", 0)
     assert len(set(here)) == 2 * UPDATES
     assert "" not in here
     environment = {**os.environ, "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, __file__, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, __file__, loss, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     from_a_checkpoint, from_the_start = json.loads(done.stdout)
     assert from_the_start == here
@@ -78,5 +84,5 @@ def test_another_process_reaches_the_same_bits_from_the_start_and_from_a_checkpo
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    print(json.dumps([train(place / "model", place / "here", 1), train(place / "model", place / "there", 0)]))
+    loss, place = sys.argv[1], Path(sys.argv[2])
+    print(json.dumps([train(loss, place / "model", place / "here", 1), train(loss, place / "model", place / "there", 0)]))

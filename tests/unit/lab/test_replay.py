@@ -12,6 +12,7 @@ from tests.unit.lab.tampering import Forger
 from penstock.errors import CorruptError, ReplayError
 from penstock.lab.replay import Replayed, replay
 from penstock.learner.config import LearnerConfig
+from penstock.models import init_model
 from penstock.types import CheckpointRecord
 
 
@@ -88,3 +89,11 @@ def test_without_a_checkpoint_there_is_nothing_to_start_from(run_dir: Path, mode
         forger.put(*(replace(checkpoint, kept=False) for checkpoint in snapshot.checkpoints))
     with pytest.raises(ReplayError, match="has no checkpoint to start from"):
         replayed(run_dir, model)
+
+
+def test_a_kl_to_the_initial_weights_needs_them_and_watching_it_changes_nothing(run_dir: Path, model: Path, tmp_path: Path) -> None:
+    watched = replace(LEARNER, reference="initial")
+    assert replayed(run_dir, model, watched) == replayed(run_dir, model)
+    init_model(tmp_path / "other", size="nano", seed=99)
+    with pytest.raises(ReplayError, match="holds other weights than the run began with"):
+        replayed(run_dir, tmp_path / "other", watched)
