@@ -142,6 +142,16 @@ def test_a_client_that_does_not_finish_its_request_is_told_and_closed(port: int,
     assert b"the " + missing + b" did not arrive" in answer
 
 
+@pytest.mark.parametrize(("sent", "missing"), [(b"GET /echo HTTP/1.1\r\nHo", b"headers"), (GOOD[:-1], b"body")])
+def test_a_later_request_on_the_same_connection_has_the_same_limits(port: int, sent: bytes, missing: bytes) -> None:
+    with connected(port) as connection:
+        take_one(connection)
+        connection.sendall(sent)
+        answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the " + missing + b" did not arrive" in answer
+
+
 def test_a_client_that_drips_its_request_is_closed_all_the_same(port: int) -> None:
     with connected(port) as connection, pytest.raises(ConnectionError):
         for byte in b"GET /echo HTTP/1.1\r\nX-Slow: " + b"x" * 10_000:
