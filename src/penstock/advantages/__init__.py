@@ -19,7 +19,7 @@ from penstock.advantages.reinforce_pp import reinforce_pp
 from penstock.advantages.remax import remax
 from penstock.advantages.returns import discounted_returns
 from penstock.advantages.rloo import rloo
-from penstock.advantages.rlvcr import rlvcr
+from penstock.advantages.rlvcr import rlvcr, thinking_advantages
 from penstock.advantages.slime_normalize import slime_normalize
 from penstock.advantages.state_hashing import hash_concatenated_content, hash_last_messages, hash_structured
 from penstock.advantages.step_data import system_apply_gigpo_to_batch_steps
@@ -54,4 +54,5 @@ __all__ = [
     "rlvcr",
     "slime_normalize",
     "system_apply_gigpo_to_batch_steps",
+    "thinking_advantages",
 ]

@@ -57,12 +57,39 @@ def rlvcr(
     column_N = column_with_gaps(confidence, len(rewards_N), name="confidence")
     steps = steps_of(thinking_group, column_N)
     trajectory_N = trajectory_part(rewards_N, group, steps, trajectory=trajectory, base=base, norm=mode)
-    scores_N = _scores(column_N, cost, steps, signal=signal, alpha=thinking_cost_alpha, cost_max=cost_max)
-    thinking_N = np.zeros(len(rewards_N))
-    complete_M = steps.complete_M
-    thinking_N[complete_M] = deviations(scores_N[complete_M], steps.groups.of_rows(complete_M)).normalised(mode)
+    thinking_N = _thinking_part(column_N, cost, steps, signal=signal, alpha=thinking_cost_alpha, cost_max=cost_max, mode=mode)
     factor_N = _diversity(steps, chosen, level, thinking_diversity_w)
     return saturated_sum(trajectory_N, saturated(saturated(thinking_N, factor_N), step_advantage_w))
+
+
+def thinking_advantages(
+    confidence: npt.ArrayLike,
+    cost: npt.ArrayLike,
+    thinking_group: Labels,
+    *,
+    signal: str = "confidence",
+    thinking_cost_alpha: float = 0.0,
+    cost_max: float = 250,
+    mode: str = "mean_norm",
+) -> Float64Array:
+    """A_think of `rlvcr` alone, one per row: for whoever stores it beside a reply. 0 for steps without exactly four rows of known confidence.
+
+    >>> thinking_advantages([0.9, 0.5, 0.5, 0.5, np.nan], [0, 10, 50, 200, 0], [7, 7, 7, 7, -1]).round(4)
+    array([ 0.3, -0.1, -0.1, -0.1,  0. ])
+    """
+    one_of(mode, NORMS, name="mode")
+    column_N = column_with_gaps(confidence, np.size(confidence), name="confidence")
+    steps = steps_of(thinking_group, column_N)
+    return _thinking_part(column_N, cost, steps, signal=signal, alpha=thinking_cost_alpha, cost_max=cost_max, mode=mode)
+
+
+def _thinking_part(column_N: Float64Array, cost: npt.ArrayLike, steps: Steps, *, signal: str, alpha: float, cost_max: float, mode: str) -> Float64Array:
+    """A_think before diversity."""
+    scores_N = _scores(column_N, cost, steps, signal=signal, alpha=alpha, cost_max=cost_max)
+    thinking_N = np.zeros(len(column_N))
+    complete_M = steps.complete_M
+    thinking_N[complete_M] = deviations(scores_N[complete_M], steps.groups.of_rows(complete_M)).normalised(mode)
+    return thinking_N
 
 
 def _scores(column_N: Float64Array, cost: npt.ArrayLike, steps: Steps, *, signal: str, alpha: float, cost_max: float) -> Float64Array:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from penstock.advantages import copo, rlvcr
+from penstock.advantages import copo, rlvcr, thinking_advantages
 
 NAN = float("nan")
 # Group g: a step with four levels in a trajectory that won, a step that was not expanded in one that lost.
@@ -38,6 +38,12 @@ def test_mean_std_norm_divides_both_parts() -> None:
     # Squares 0.16 + 0 + 0.04 + 0.04 = 0.24, sample variance 0.08.
     spread = 0.08**0.5 + 1e-6
     np.testing.assert_allclose(found, [episode + 0.4 / spread, episode, episode - 0.2 / spread, episode - 0.2 / spread, -episode], rtol=1e-12)
+
+
+def test_the_thinking_part_alone_is_what_rlvcr_adds() -> None:
+    options = {"mode": "mean_std_norm", "thinking_cost_alpha": 0.3}
+    both = rlvcr(REWARDS, GROUP, CONFIDENCE, COST, THINKING, base=[0.0] * 5, **options)  # type: ignore[arg-type]
+    assert thinking_advantages(CONFIDENCE, COST, THINKING, **options).tolist() == both.tolist()  # type: ignore[arg-type]
 
 
 def test_a_usual_level_earns_less_under_diversity() -> None:
