@@ -163,3 +163,10 @@ def test_a_spare_runs_the_verb_that_it_is_told_and_ends_quietly_when_nobody_need
     assert "no run 'absent'" in refused("spare", "json")[1]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert penstock("spare", "json") == (0, "", "")
+
+
+def test_a_warm_up_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    code, line = refused("init", "model", str(tmp_path / "model"), "--warm-up", "chess")
+    assert code == 2
+    assert "'chess'" in line
+    assert "textworld" in line

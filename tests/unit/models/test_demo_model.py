@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.models import WarmUpConfig, model_tensors, weights_digest
-from penstock.models.demo import RECIPE, make_demo_model, read_recipe
+from penstock.models.demo import RECIPE, RECIPES, TEXTWORLD_RECIPE, make_demo_model, read_recipe
 from penstock.models.loading import load_model
 
 SHIPPED = Path(str(resources.files("penstock"))) / "models" / "demo" / "model"
@@ -40,4 +40,16 @@ def test_another_seed_gives_another_model(tmp_path: Path) -> None:
 def test_a_directory_that_exists_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists"):
         make_demo_model(tmp_path, SHORT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_can_be_warmed_up_on_the_text_world(tmp_path: Path) -> None:
+    assert RECIPES["textworld"] is TEXTWORLD_RECIPE
+    made = make_demo_model(tmp_path / "a", replace(TEXTWORLD_RECIPE, warm_up=WarmUpConfig(steps=2, batch_size=2)))
+    assert (made.environment, read_recipe(tmp_path / "a")) == ("textworld", made)
+
+
+def test_an_environment_without_demonstrations_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="guess"):
+        make_demo_model(tmp_path / "a", replace(SHORT, environment="guess"))
     assert list(tmp_path.iterdir()) == []

@@ -45,6 +45,18 @@ def test_the_first_loss_is_the_mean_over_reply_tokens_only(directory_of: Callabl
     assert result.losses == (pytest.approx(-sum(logprobs) / 3, rel=1e-6),)
 
 
+def test_several_turns_are_one_sequence_with_loss_on_its_replies(directory_of: Callable[..., Path]) -> None:
+    directory = directory_of("llama")
+    shown = Demonstration(prompt=(1, 2), reply=(3, 4), later_turns=(((5,), (6,)), ((7, 8), (9,))))
+    plain = load_model(directory)
+    plain.set_attn_implementation("sdpa")
+    ids = torch.tensor([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    table = plain(ids[None]).logits[0].log_softmax(-1)
+    logprobs = [table[place - 1, ids[place]].item() for place in (2, 3, 5, 8)]
+    result = warm_up(load_model(directory), [shown], WarmUpConfig(steps=1, batch_size=1))
+    assert result.losses == (pytest.approx(-sum(logprobs) / 4, rel=1e-6),)
+
+
 def test_it_stops_when_it_is_enough_and_repeats_itself_exactly(directory_of: Callable[..., Path]) -> None:
     directory = directory_of("llama")
     digests = []
