@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import pytest
 from tests.unit.buffer.generators.scripted import Buffer, completion, serving
 
-from penstock.buffer.compat.generators.running import Generators, GeneratorsConfig, GeneratorState, RolloutState
+from penstock.buffer.compat.generators.lives import GeneratorState, RolloutState
+from penstock.buffer.compat.generators.running import Generators, GeneratorsConfig
 from penstock.errors import ConfigError, ConflictError, InvalidError, UnknownError
 from penstock.process.identity import identify
 

@@ -5,9 +5,9 @@ from typing import NoReturn
 
 import pytest
 
+from penstock.buffer.compat.generators.describing import describe
 from penstock.buffer.compat.generators.discovery import Discovery, Outline, discover, outline_of
-from penstock.buffer.compat.generators.hooks import ChildSettings
-from penstock.buffer.compat.generators.running import describe
+from penstock.buffer.compat.generators.processes import ChildSettings
 
 GOOD = 'TASK_TYPE = "{}"\n\ndef run_rollout(data):\n    pass\n'
 

@@ -1,9 +1,10 @@
 """Generators: files that make rollouts, found by their name, run in processes of their own.
 
-- `discovery`: which files are generators, found out without running them.
+- `discovery`: which files are generators, found out without running them. `describing`: the same for those whose text does not tell.
 - `payload`: what `/start_rollout` is told, checked.
 - `frames`: what a server and a generator's process say to each other. `child`: the other end, which alone runs a generator's code.
-- `running`: `Generators`, which starts, watches and stops them. `hooks`: `GeneratorHooks`, a generator's own five functions.
+- `processes`: how one is started. `lives`: how it stands, from its start to its end.
+- `running`: `Generators`, which finds, starts and stops them. `hooks`: `GeneratorHooks`, a generator's own five functions.
 - `routes`: what is served about them.
 
 This file imports nothing, because a generator's process comes through here on its way to `child`.

@@ -9,52 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.buffer.compat.generators.discovery import Found
-from penstock.buffer.compat.generators.frames import FrameError, Frames, open_frames
+from penstock.buffer.compat.generators.frames import FrameError, Frames
+from penstock.buffer.compat.generators.processes import START_SECONDS, ChildSettings, start_generator_process
 from penstock.buffer.compat.hooks import HookFault, HookName, HookSettings, ItemGroup
-from penstock.process.child import Child, start_child
+from penstock.process.child import Child
 from penstock.process.restarts import describe_exit
 
 log = logging.getLogger(__name__)
 
-CHILD_MODULE = "penstock.buffer.compat.generators.child"
-START_SECONDS = 60.0
-"""A generator file may import much before it is ready."""
 MAX_DEATHS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSettings:
-    """What all processes of generators have in common."""
-
-    folders: tuple[Path, ...]
-    environment: Mapping[str, str]
-
-
-async def start_generator_process(mode: str, found: Found, settings: ChildSettings, log_file: Path, order: Mapping[str, Any]) -> tuple[Child, Frames]:
-    """Start a generator's process and tell it what to do. Raises `OSError` or `FrameError` if it cannot be started."""
-    near, far = socket.socketpair()
-    with far:
-        words = (sys.executable, "-m", CHILD_MODULE, mode, str(far.fileno()))
-        try:
-            child = await start_child(words, log=log_file, environment=settings.environment, descriptors=(far.fileno(),))
-        except BaseException:
-            near.close()
-            raise
-    frames = await open_frames(near)
-    try:
-        await frames.send({"file": str(found.path), "folders": [str(folder) for folder in settings.folders], **order})
-    except FrameError:
-        child.kill()
-        raise
-    return child, frames
 
 
 class _Late(Exception):

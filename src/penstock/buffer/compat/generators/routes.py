@@ -7,7 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.buffer.compat.generators.running import Generators, GeneratorState
+from penstock.buffer.compat.generators.lives import GeneratorState
+from penstock.buffer.compat.generators.running import Generators
 from penstock.errors import InvalidError
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import Body, Operation, Query, routes_of

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from penstock.buffer.compat.generators.discovery import DescribeError, Discovery, Found, Outline, discover
-from penstock.buffer.compat.generators.frames import BlockingFrames, FrameError, Frames
-from penstock.buffer.compat.generators.hooks import CHILD_MODULE, START_SECONDS, ChildSettings, GeneratorHooks, start_generator_process
+from penstock.buffer.compat.generators.describing import Described
+from penstock.buffer.compat.generators.discovery import Discovery, Found, discover
+from penstock.buffer.compat.generators.frames import FrameError
+from penstock.buffer.compat.generators.hooks import GeneratorHooks
+from penstock.buffer.compat.generators.lives import GeneratorState, Life
 from penstock.buffer.compat.generators.payload import PayloadDefaults, read_payload
+from penstock.buffer.compat.generators.processes import ChildSettings, start_generator_process
 from penstock.buffer.compat.hooks import DefaultHooks, Hooks
 from penstock.errors import ConfigError, ConflictError, ProcessError, UnknownError
-from penstock.process.child import Child, note
 from penstock.process.logs import last_lines
-from penstock.process.restarts import describe_exit
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +30,6 @@ MAX_LOG_BYTES = 64 * 1024 * 1024
 """A log that is larger is put aside at the next start."""
 _CLOSE_SECONDS = 1.5
 """A server that stops has 10 s for everything."""
-_LAST_LINES = 12
 
 
 async def _none_finished(_: str) -> Sequence[str]:
@@ -73,105 +65,6 @@ class GeneratorsConfig:
             raise ConfigError(f"--data-root: {self.data_root} is not a folder")
 
 
-class RolloutState(StrEnum):
-    """Where a generator is in its life."""
-
-    IDLE = "idle"
-    """Found, not started since the buffer was."""
-    STARTING = "starting"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorState:
-    """A generator, as others may see it."""
-
-    task_type: str
-    file: str
-    """Its name, without the folder."""
-    functions: tuple[str, ...]
-    """Of the five, those that it brings."""
-    state: RolloutState = RolloutState.IDLE
-    pid: int | None = None
-    started_at: float | None = None
-    """Seconds since 1970."""
-    ended_at: float | None = None
-    num_skipped: int = 0
-    """Instances, counted once for each epoch, that it was told to skip."""
-    reason: str | None = None
-    """Why it failed."""
-    last_lines: tuple[str, ...] = ()
-    """The end of its log, if it failed."""
-
-
-@dataclass(slots=True, eq=False)
-class _Life:
-    """One start of a generator."""
-
-    found: Found
-    payload: dict[str, Any]
-    log_file: Path
-    child: Child
-    frames: Frames
-    state: RolloutState = RolloutState.STARTING
-    started_at: float = field(default_factory=time.time)
-    ended_at: float | None = None
-    is_stopping: bool = False
-    reason: str | None = None
-    watcher: asyncio.Task[None] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.ended_at is not None
-
-    async def watch(self) -> None:
-        """Follow the process to its end."""
-        hearing = asyncio.create_task(self._hear())
-        exit_code = await self.child.wait()
-        await hearing
-        self.frames.close()
-        if self.is_stopping:
-            self.state = RolloutState.STOPPED
-        elif exit_code == 0:
-            self.state = RolloutState.FINISHED
-        else:
-            self.state = RolloutState.FAILED
-            self.reason = self.reason or f"the process ended with {describe_exit(exit_code)}"
-        self.ended_at = time.time()
-        note(self.log_file, f"{self.state}{f': {self.reason}' if self.reason else ''}")
-        log.log(logging.WARNING if self.state is RolloutState.FAILED else logging.INFO, "generator %s has %s", self.found.task_type, self._outcome())
-
-    def _outcome(self) -> str:
-        return {RolloutState.FAILED: f"failed: {self.reason}", RolloutState.STOPPED: "been stopped"}.get(self.state, "finished")
-
-    async def _hear(self) -> None:
-        with contextlib.suppress(FrameError):
-            while True:
-                told = await self.frames.receive()
-                if "failed" in told:
-                    self.reason = str(told["failed"])
-                else:
-                    self.state = RolloutState.RUNNING
-
-    def shown(self) -> GeneratorState:
-        has_failed = self.state is RolloutState.FAILED
-        return GeneratorState(
-            task_type=self.found.task_type,
-            file=self.found.path.name,
-            functions=tuple(sorted(self.found.hooks)),
-            state=self.state,
-            pid=None if self.is_over else self.child.id.pid,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            num_skipped=len(self.payload["skip_instance_ids"]),
-            reason=self.reason if has_failed else None,
-            last_lines=tuple(last_lines(self.log_file, _LAST_LINES)) if has_failed else (),
-        )
-
-
 class Generators:
     """All generators of a buffer. Make it in the event loop of the service, `close` it there.
 
@@ -182,11 +75,11 @@ class Generators:
         self._config = config
         self._finished_ids = finished_ids
         self._lock = asyncio.Lock()
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, Life] = {}
         self._hooks: dict[str, GeneratorHooks] = {}
         self._told: set[tuple[Path, str]] = set()
-        self._described: dict[tuple[Path, int, int], Outline | DescribeError] = {}
         self._settings = self._child_settings()
+        self._described = Described(self._settings)
         self._discovery = self._look()
 
     @property
@@ -260,7 +153,7 @@ class Generators:
             lives = [self._stop(life, min(self._config.stop_seconds, _CLOSE_SECONDS)) for life in self._lives.values()]
             await asyncio.gather(*lives, *(hooks.close() for hooks in self._hooks.values()))
 
-    async def _begin(self, found: Found, payload: dict[str, Any]) -> _Life:
+    async def _begin(self, found: Found, payload: dict[str, Any]) -> Life:
         log_file = self._log_file(found.task_type, ".log")
         if log_file.exists() and log_file.stat().st_size > MAX_LOG_BYTES:
             log_file.replace(log_file.with_name(log_file.name + ".1"))
@@ -268,7 +161,7 @@ class Generators:
             child, frames = await start_generator_process("rollout", found, self._settings, log_file, {"payload": payload})
         except (OSError, FrameError) as error:
             raise ProcessError(f"generator {found.task_type} cannot be started: {error}") from None
-        life = _Life(found, payload, log_file, child, frames)
+        life = Life(found, payload, log_file, child, frames)
         life.watcher = asyncio.create_task(life.watch())
         log.info("generator %s (%s) runs as process %d", found.task_type, found.path.name, child.id.pid)
         return life
@@ -280,7 +173,7 @@ class Generators:
                 del self._hooks[name]
                 await hooks.close()
 
-    async def _stop(self, life: _Life, grace_seconds: float) -> None:
+    async def _stop(self, life: Life, grace_seconds: float) -> None:
         if life.is_over:
             return
         life.is_stopping = True
@@ -290,26 +183,12 @@ class Generators:
 
     def _look(self) -> Discovery:
         """Look for generators again; what is refused is told once."""
-        discovery = discover(self._settings.folders, self._describe)
+        discovery = discover(self._settings.folders, self._described)
         for refused in discovery.refused:
             if (refused.path, refused.reason) not in self._told:
                 self._told.add((refused.path, refused.reason))
                 log.warning("%s is not used as a generator: %s", refused.path, refused.reason)
         return discovery
-
-    def _describe(self, path: Path) -> Outline:
-        """What a file defines; it is run for that once, until it changes."""
-        status = path.stat()
-        key = (path, status.st_mtime_ns, status.st_size)
-        if key not in self._described:
-            try:
-                self._described[key] = describe(path, self._settings)
-            except DescribeError as error:
-                self._described[key] = error
-        known = self._described[key]
-        if isinstance(known, DescribeError):
-            raise known
-        return known
 
     def _child_settings(self) -> ChildSettings:
         folders = tuple(dict.fromkeys(folder.resolve() for folder in (DEFAULT_FOLDER, *self._config.folders)))
@@ -334,38 +213,6 @@ def merged(ids: Sequence[str | int], finished: Sequence[str]) -> list[str | int]
         else:
             more.append(id)
     return [*ids, *more]
-
-
-def describe(path: Path, settings: ChildSettings, *, seconds: float = START_SECONDS) -> Outline:
-    """What a file defines, found out by running it in another process. Raises `DescribeError`."""
-    near, far = socket.socketpair()
-    with near, far:
-        process = subprocess.Popen(
-            [sys.executable, "-m", CHILD_MODULE, "describe", str(far.fileno())],
-            pass_fds=[far.fileno()],
-            env={**os.environ, **settings.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        far.close()
-        near.settimeout(seconds)
-        frames = BlockingFrames(near)
-        try:
-            frames.send({"file": str(path), "folders": [str(folder) for folder in settings.folders]})
-            told = frames.receive()
-        except TimeoutError:
-            raise DescribeError(f"it was not done after {seconds:g} s") from None
-        except (EOFError, OSError):
-            raise DescribeError("its process ended without a word") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if "failed" in told:
-        raise DescribeError(told["failed"])
-    return Outline(task_type=told["task_type"], names=frozenset(told["names"]))
 
 
 def _told_apart(payload: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,12 @@ class BaseGenerator:
 
     def run(self, input_file: str | Path, rollout_func: RolloutFunction, reward_func: RewardFunction) -> str:
         """One epoch; ends when all of it is in the buffer."""
-        tasks = list(self._tasks(read_problems(input_file)))
+        problems = self._to_do(read_problems(input_file))
+        tasks = ({**problem, "rollout_index": index} for problem in problems for index in range(self.num_repeat_per_sample))
         SAMPLING_PARAMS["max_tokens"] = self.max_tokens
         sampling_params = {**SAMPLING_PARAMS, **self._sampling_params, "max_tokens": self.max_tokens}
         work = partial(rolled_out, rollout_func=rollout_func, reward_func=reward_func, client=self.client, sampling_params=sampling_params)
-        with Progress(len(tasks), self.task_type) as progress:
+        with Progress(len(problems) * self.num_repeat_per_sample, self.task_type) as progress:
             for item in worked_off(tasks, work, partial(failed, sampling_params=sampling_params), self.num_process):
                 self.send_data_to_buffer(item)
                 progress.advance(failed=item["reward"] == FAILED_REWARD)
@@ -93,20 +94,21 @@ class BaseGenerator:
         """Write an item to the buffer, again and again until it is there."""
         send_item(self.remote_buffer_url, data)
 
-    def _tasks(self, problems: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        num_skipped = 0
+    def _to_do(self, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The problems of all passes, in the order in which they are worked on, without those that were done before."""
+        to_do = []
         for _ in range(self.num_repeats):
             random.shuffle(problems)
             for problem in problems:
                 id = str(problem["instance_id"])
                 if self._to_skip[id] > 0:
                     self._to_skip[id] -= 1
-                    num_skipped += 1
-                    continue
-                for rollout_index in range(self.num_repeat_per_sample):
-                    yield {**problem, "rollout_index": rollout_index}
+                else:
+                    to_do.append(problem)
+        num_skipped = self.num_repeats * len(problems) - len(to_do)
         if num_skipped:
             log.info("%d problems were done before and are skipped", num_skipped)
+        return to_do
 
 
 def run_rollout(data: dict[str, Any]) -> None:
