@@ -20,8 +20,9 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from penstock.config.plugins import check_part_name, named_part
+from penstock.config.plugins import named_part
 from penstock.errors import ConfigError
 
 Filters = Mapping[str, Mapping[str, float]]
@@ -124,14 +125,16 @@ def refusal(group: GroupFacts, filters: Filters) -> str | None:
 
 def filter_named(name: str) -> Filter:
     """The filter of that name: built-in, or an entry point of the group `penstock.filters`, or `module:function`. Raises `ConfigError`."""
-    found: Filter = named_part(name, FILTERS, ENTRY_POINTS, key="algorithm.filters")
-    return found
+    found = named_part(name, FILTERS, ENTRY_POINTS, key="algorithm.filters")
+    if not callable(found):
+        raise ConfigError(f"algorithm.filters {name!r} is {found!r}, which cannot be called")
+    return cast(Filter, found)
 
 
 def check_filters(filters: Filters) -> None:
     """Raise `ConfigError` for an unknown filter, and for options that a built-in one does not have, lacks, or that are NaN."""
     for name, options in filters.items():
-        check_part_name(name, FILTERS, ENTRY_POINTS, key="algorithm.filters")
+        filter_named(name)
         for option, value in options.items():
             if math.isnan(value):
                 raise ConfigError(f"algorithm.filters.{name}.{option} must be a number, got {value}")

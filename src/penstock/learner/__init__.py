@@ -2,7 +2,8 @@
 
 - `config`: `LearnerConfig`, `LossConfig`, `GateConfig`. Importable without torch.
 - `step`: `Learner`, whose `step` is the whole arithmetic of one update; `StepResult`.
-- `losses`, `denominators`: what is minimised, by name, and how it is averaged.
+- `losses`, `denominators`: what is minimised, by name, and how it is averaged. `reference`: the policy that a KL is measured against.
+- `selection`, `credit`: from fetched groups to samples with advantages. `stats`: what an update says about itself.
 - `gate`: agreement of the sampler's logprobs with the learner's. `snapshots`: older weights to compare under.
 - `checkpoints`: `Checkpoints`, directories that are complete or invisible.
 

@@ -171,6 +171,7 @@ def describe(config: RunConfig) -> str:
         f"credits    {_describe_credits(config)} under way at once (max_lag {freshness.max_lag})",
         *(f"           {name}: {f'{env.fraction:.0%}' if env.fraction is not None else 'an equal part of what is left'}" for name, env in config.envs.items()),
         f"algorithm  {config.algorithm.adv_estimator}, {config.algorithm.loss.name}, lr {config.learner.lr:g}",
+        *_describe_selection(config),
         f"kept       a checkpoint every {config.weights.checkpoint_every_updates} updates, the newest {config.weights.checkpoints_kept}, and the first",
         f"eval       {_describe_eval(config)}",
     ]
@@ -179,6 +180,17 @@ def describe(config: RunConfig) -> str:
 
 def _describe_credits(config: RunConfig) -> str:
     return f"{config.credit_groups} groups" if config.credit_groups is not None else f"{config.credit_tokens} tokens"
+
+
+def _describe_selection(config: RunConfig) -> list[str]:
+    """What is filtered and what the policy is held to, where there is such a thing."""
+    filters = [f"{name}{''.join(f' {option}={value:g}' for option, value in options.items())}" for name, options in config.algorithm.filter_options.items()]
+    loss = config.algorithm.loss
+    return [
+        *([f"           filters: {', '.join(filters)}"] if filters else []),
+        *([f"           KL ({loss.kl_estimator}) to {config.learner.reference}, coefficient {loss.kl_coef:g}"] if config.learner.reference else []),
+        *([f"           a bonus for entropy, coefficient {loss.entropy_coef:g}"] if loss.entropy_coef else []),
+    ]
 
 
 def _describe_eval(config: RunConfig) -> str:

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.batching.filters import FILTERS, GroupFacts, MemberFacts, check_filters, filter_named, refusal, refusals
+from penstock.batching.filters import FILTERS, GroupFacts, MemberFacts, check_filters, refusal, refusals
 from penstock.errors import ConfigError
 
 
@@ -77,8 +77,10 @@ def test_a_filter_of_ones_own_is_named_by_its_module(monkeypatch: pytest.MonkeyP
     assert refusals(group(0.0, 1.0, 2.0), {"somebodys_filters:even": {"every": 2}}) == (None, "somebodys_filters:even", None)
     with pytest.raises(ConfigError, match="judged 1 members of a group of 2"):
         refusals(group(0.0, 1.0), {"somebodys_filters:short": {}})
-    with pytest.raises(ConfigError, match="cannot be imported"):
-        filter_named("somebodys_filters:odd")
+    module.number = 3  # type: ignore[attr-defined]
+    for wrong, message in (("odd", "cannot be imported"), ("number", "cannot be called")):
+        with pytest.raises(ConfigError, match=message):
+            check_filters({f"somebodys_filters:{wrong}": {}})
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,27 @@ def test_settings_that_contradict_each_other_are_refused(run_yaml: Path) -> None
     assert "add up to 1.1" in complaint(run_yaml, "envs.other={kind: sort, fraction: 0.5}", "envs.sort.fraction=0.6")
 
 
+def test_losses_filters_and_references_are_checked_before_anything_starts(run_yaml: Path) -> None:
+    assert "did you mean 'gspo'" in complaint(run_yaml, "algorithm.loss.name=gsp")
+    assert complaint(run_yaml, "algorithm.loss.dual_clip=1").startswith("algorithm.loss.dual_clip must be above 1 + clip_high = 1.2")
+    assert "did you mean 'zero_variance'" in complaint(run_yaml, "algorithm.filters.zero_varianc=")
+    assert complaint(run_yaml, "algorithm.filters.over_long=").startswith("algorithm.filters.over_long.max_tokens is missing")
+    assert "learner.reference is null" in complaint(run_yaml, "algorithm.loss.kl_coef=0.1")
+    assert complaint(run_yaml, "learner.reference=missing").startswith("learner.reference: ")
+
+
+def test_a_reference_is_a_word_or_a_directory_made_absolute(run_yaml: Path) -> None:
+    assert load_run(run_yaml, ["learner.reference=initial", "algorithm.loss.kl_coef=0.1"]).learner.reference == "initial"
+    model = run_yaml.parent / "model"
+    assert load_run(run_yaml, [f"learner.reference={model.parent}/./model"]).learner.reference == str(model)
+
+
+def test_the_buffer_is_told_the_filters_that_are_built_in(run_yaml: Path) -> None:
+    config = load_run(run_yaml, ["algorithm.filters.zero_variance=", "algorithm.filters.over_long.max_tokens=9", "algorithm.filters.builtins:list="])
+    assert laws(config).filters == {"zero_variance": {}, "over_long": {"max_tokens": 9}}
+    assert load_run(dump(config)) == config
+
+
 def test_credits_that_could_never_fill_a_batch_are_refused_with_the_number_that_could(run_yaml: Path) -> None:
     tokens = ("batch.groups_per_update=null", "batch.budget_tokens=100", "freshness.max_lag=0")
     # A group may take 4 x 8 = 32 tokens, and one at least must find credit.

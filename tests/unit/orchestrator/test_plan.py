@@ -57,3 +57,11 @@ def test_the_plan_in_words_names_processes_budgets_and_credits(run_yaml: Path) -
     text = describe(load_run(run_yaml, ["envs.sort.replicas=3", "freshness.max_lag=1", "freshness.tokens_per_update=500", "envs.sort.fraction=0.5"]))
     for words in ("3 worker(s) for sort", "2 groups an update", "groups of 4", "1000 tokens under way", "sort: 50%", "1 spare"):
         assert words in text
+
+
+def test_the_plan_in_words_names_filters_and_what_the_policy_is_held_to(run_yaml: Path) -> None:
+    words = ["algorithm.filters.zero_variance=", "algorithm.filters.over_long.max_tokens=9", "learner.reference=initial", "algorithm.loss.kl_coef=0.1"]
+    text = describe(load_run(run_yaml, [*words, "algorithm.loss.entropy_coef=0.01"]))
+    for expected in ("filters: zero_variance, over_long max_tokens=9", "KL (k3) to initial, coefficient 0.1", "entropy, coefficient 0.01"):
+        assert expected in text
+    assert "filters" not in describe(load_run(run_yaml))
