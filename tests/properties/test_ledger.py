@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock import ledger as law
 from penstock.errors import InputError
 from penstock.testing.ledger import Notebook
-from penstock.types import CutRequest, GroupState, Laws, Plan, Purpose, RolloutStatus
+from penstock.types import CutRequest, GroupState, Laws, LeaseRecord, Plan, Purpose, RolloutStatus
 
 GROUPS = [f"{environment}/0/{index}" for environment in ("a", "b") for index in range(5)]
 
@@ -61,6 +61,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.book.now += seconds
         while self.book.do(law.expire(self.book.ledger, self.book.now)):
             pass
+        self.book.do(law.expire_leases(self.book.ledger, self.book.now))
 
     @rule(owner=st.sampled_from("pq"), resume=st.sampled_from(["replay", "recut"]), replaces=st.sampled_from([None, "p", "q"]))
     def take_term(self, owner: str, resume: Any, replaces: str | None) -> None:
@@ -79,6 +80,19 @@ class AnyOrder(RuleBasedStateMachine):
                 assert oldest is not None
                 assert plan.newest_version - oldest <= ledger.laws.max_lag
                 assert len(group.updates) == len(set(group.updates)) <= ledger.laws.max_reuse
+
+    @rule(lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), groups=st.sampled_from([None, 1, 2]))
+    def take_lease(self, lease: str, consumer: str, groups: int | None) -> None:
+        planned = {group.id for plan in self.book.ledger.plans.values() for group in plan.groups}
+        before = self.book.leases.get(lease)
+        taken = self.attempt(self.book.take, lease, consumer, groups=groups, seconds=4.0)
+        if isinstance(taken, LeaseRecord) and before is None:
+            # Neither has what the other has.
+            assert planned.isdisjoint(group.id for group in taken.groups)
+
+    @rule(lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), verb=st.sampled_from([law.settle_lease, law.release_lease, law.renew_lease]))
+    def end_lease(self, lease: str, consumer: str, verb: Any) -> None:
+        self.attempt(lambda: self.book.do(verb(self.book.ledger, self.book, lease, consumer, self.book.now)))
 
     @rule(late=st.integers(0, 1), skipped=st.sampled_from([None, None, "mismatch"]), digest=st.sampled_from(["w1", "w2"]))
     def record(self, late: int, skipped: str | None, digest: str) -> None:

@@ -52,6 +52,7 @@ class CompatService:
         Raises `InputError` if one of them may not be stored, `LimitError` if there is no room for them in time.
         """
         state, service = self._state, self._state.service
+        state.look()
         items = read_items(body, state.task_type)
         state.open()
         if self._is_full(len(items), len(body)):

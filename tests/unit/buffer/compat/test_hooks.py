@@ -1,0 +1,200 @@
+"""A read through functions that a generator brings: what each may do, and what becomes of a group when one misbehaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.buffer.compat.config import CompatConfig
+from penstock.buffer.compat.hooks import HookFault, HookName, Hooks, HookSettings, ItemGroup
+from penstock.buffer.compat.reader import Batch
+from penstock.buffer.compat.service import CompatService
+from penstock.buffer.service import BufferService
+from penstock.buffer.store.sqlite import SqliteStore
+
+
+class Own:
+    """Hooks made of plain functions, as a generator's process would answer. What is not given is not overridden."""
+
+    def __init__(self, **functions: Any) -> None:
+        self._functions = functions
+        self.asked: list[tuple[str, Any]] = []
+
+    @property
+    def overridden(self) -> frozenset[HookName]:
+        return frozenset(self._functions)  # type: ignore[arg-type]
+
+    async def get_group_data_meta_info(self, groups: AsyncIterator[ItemGroup]) -> dict[str, Any] | HookFault:
+        data: dict[str, list[Any]] = {}
+        async for instance, items in groups:
+            data.setdefault(instance, []).extend(items)
+        return self._answer("get_group_data_meta_info", data)  # type: ignore[no-any-return]
+
+    async def is_valid_group(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[Any]:
+        return [self._answer("is_valid_group", group, settings.min_valid_group_size, settings.task_type) for group in groups]
+
+    async def filter_item(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[Any]:
+        return [[self._answer("filter_item", item, settings.task_type) for item in items] for _, items in groups]
+
+    async def normalize_group_data(self, groups: Sequence[ItemGroup]) -> list[Any]:
+        return [self._answer("normalize_group_data", group) for group in groups]
+
+    async def pad_group_data(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[Any]:
+        return [self._answer("pad_group_data", group, settings.group_size) for group in groups]
+
+    def _answer(self, name: str, *args: Any) -> Any:
+        self.asked.append((name, args))
+        return self._functions[name](*args)
+
+
+def item(uid: str, instance: str, reward: Any) -> bytes:
+    return json.dumps({"uid": uid, "instance_id": instance, "messages": [], "reward": reward}).encode()
+
+
+async def served(batch: Batch) -> list[dict[str, Any]]:
+    return [json.loads(one) async for items in batch.items for one in items] if batch.items is not None else []
+
+
+class Stage:
+    """A service on a real file."""
+
+    def __init__(self, directory: Path, hooks: Hooks, **settings: Any) -> None:
+        self.service = BufferService(SqliteStore(directory / "store.sqlite"), expire_seconds=60.0, max_waiting=8)
+        self.compat = CompatService(self.service, CompatConfig(**({"group_size": 2} | settings)), lambda task_type: hooks)
+
+    async def pair(self, instance: str, rewards: tuple[Any, ...] = (1.0, 0.0)) -> None:
+        for place, reward in enumerate(rewards):
+            await self.compat.write(item(f"{instance}{place}", instance, reward))
+
+    def state(self, group_id: str) -> tuple[str, str | None]:
+        group = self.service.buffer.store.group("default", group_id)
+        assert group is not None
+        return group.state.value, group.reason
+
+
+async def test_own_functions_are_used_in_the_place_of_the_defaults(tmp_path: Path) -> None:
+    own = Own(
+        get_group_data_meta_info=lambda data: {"instances": sorted(data)},
+        is_valid_group=lambda group, least, task: (True, len(group[1]) >= least),
+        filter_item=lambda item, task: True,
+        normalize_group_data=lambda group: (group[0], [{**found, "reward": 10} for found in group[1]]),
+        pad_group_data=lambda group, size: (group[0], group[1] * 2),
+    )
+    stage = Stage(tmp_path, own)
+    async with stage.service.running():
+        await stage.pair("a", (-1, True))
+        batch = await stage.compat.reader.read(None)
+        assert [(found["uid"], found["reward"]) for found in await served(batch)] == [("a0", 10), ("a1", 10)] * 2
+        assert batch.meta_info["instances"] == ["a"]
+        assert batch.meta_info["finished_groups"] == ["a"]
+        assert batch.read_id is not None
+        assert len(await served(await stage.compat.reader.read_again(batch.read_id))) == 4
+    asked = dict(own.asked)
+    assert asked["is_valid_group"] == (("a", [json.loads(item("a0", "a", -1)), json.loads(item("a1", "a", 1))]), 2, "default")
+    assert asked["pad_group_data"][1] == 2
+
+
+@pytest.mark.parametrize(
+    ("functions", "reason"),
+    [
+        ({"is_valid_group": lambda *_: HookFault(hook="is_valid_group", message="KeyError")}, "hook_error:is_valid_group"),
+        ({"is_valid_group": lambda *_: (True, False)}, "hook_error:is_valid_group"),
+        ({"is_valid_group": lambda *_: (False, True)}, "not_valid"),
+        ({"filter_item": lambda *_: False}, "too_few_valid"),
+        ({"normalize_group_data": lambda group: HookFault(hook="normalize_group_data", message="hung")}, "hook_error:normalize_group_data"),
+        (
+            {"normalize_group_data": lambda group: (group[0], [{**found, "reward": float("nan")} for found in group[1]])},
+            "hook_error:normalize_group_data",
+        ),
+        ({"pad_group_data": lambda group, size: (group[0], group[1][:1])}, "hook_error:pad_group_data"),
+    ],
+)
+async def test_a_group_whose_hook_misbehaves_is_dropped_and_the_others_are_served(tmp_path: Path, functions: dict[str, Any], reason: str) -> None:
+    """The function misbehaves for one instance only."""
+
+    def only_for_bad(function: Any, fine: Any) -> Any:
+        return lambda subject, *more: function(subject, *more) if "bad" in str(subject) else fine(subject, *more)
+
+    fine = {
+        "is_valid_group": lambda *_: (True, True),
+        "filter_item": lambda *_: True,
+        "normalize_group_data": lambda group: group,
+        "pad_group_data": lambda group, size: group,
+    }
+    stage = Stage(tmp_path, Own(**{name: only_for_bad(function, fine[name]) for name, function in functions.items()}))
+    async with stage.service.running():
+        await stage.pair("bad")
+        await stage.pair("good")
+        batch = await stage.compat.reader.read(None)
+        assert {found["instance_id"] for found in await served(batch)} == {"good"}
+        assert stage.state("bad/0") == ("dropped", reason)
+        assert batch.meta_info["dropped"] == {reason: 1}
+
+
+async def test_an_own_function_decides_what_is_finished(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Own(is_valid_group=lambda group, *_: (len(group[1]) == 3,) * 2), group_size=4)
+    async with stage.service.running():
+        await stage.pair("a", (1.0, 0.0))
+        assert (await stage.compat.reader.read(None)).items is None
+        assert stage.state("a/0") == ("open", None)
+        await stage.compat.write(item("a2", "a", 0.5))
+        assert len(await served(await stage.compat.reader.read(None))) == 4
+        assert stage.state("a/0") == ("spent", None)
+
+
+async def test_a_failing_meta_hook_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    fault = HookFault(hook="get_group_data_meta_info", message="ZeroDivisionError: division by zero")
+    stage = Stage(tmp_path, Own(get_group_data_meta_info=lambda data: fault))
+    async with stage.service.running():
+        await stage.pair("a")
+        batch = await stage.compat.reader.read(None)
+        assert len(await served(batch)) == 2
+        assert batch.meta_info["hook_error"] == "get_group_data_meta_info: ZeroDivisionError: division by zero"
+        assert batch.meta_info["total_samples"] == 2
+
+
+async def test_a_batch_through_hooks_is_as_small_as_it_can_be(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Own(filter_item=lambda *_: True))
+    async with stage.service.running():
+        for instance in "abc":
+            await stage.pair(instance)
+        assert len(await served(await stage.compat.reader.read(3))) == 4
+        assert stage.state("c/0") == ("ready", None)
+
+
+async def test_an_item_that_comes_while_hooks_compute_is_not_lost(tmp_path: Path) -> None:
+    """The group that it belongs to was asked about without it, and so is left for the next read."""
+    stage: Stage
+
+    class Slow(Own):
+        async def is_valid_group(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[Any]:
+            answers = await super().is_valid_group(groups, settings)
+            if len(groups[0][1]) == 2:
+                await stage.compat.write(item("a2", "a", 0.5))
+            return answers
+
+    stage = Stage(tmp_path, Slow(is_valid_group=lambda *_: (True, True)), group_size=4)
+    async with stage.service.running():
+        await stage.pair("a")
+        assert (await stage.compat.reader.read(None)).items is None
+        assert [found["uid"] for found in await served(await stage.compat.reader.read(None))] == ["a0", "a1", "a2", "a0"]
+
+
+async def test_settings_of_a_started_task_outlive_the_process(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Own())
+    async with stage.service.running():
+        await stage.compat.use(stage.compat.prepared({"task_type": "math", "num_repeat_per_sample": "3"}))
+        await stage.pair("a", (1.0, 0.0, 1.0))
+        assert stage.state("a/0") == ("ready", None)
+    again = Stage(tmp_path, Own())
+    async with again.service.running():
+        await again.pair("b", (1.0, 0.0))
+        assert again.state("b/0") == ("open", None)
+        group = again.service.buffer.store.group("default", "b/0")
+        assert group is not None
+        assert (group.environment, group.size) == ("math", 3)
+        assert await again.compat.finished_ids("math") == ["a"]
