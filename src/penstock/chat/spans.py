@@ -20,6 +20,7 @@ from penstock.types import Message, Source
 
 _OPEN, _CLOSE = RESERVED[1], RESERVED[2]
 _FIRST_NUMBER = 0xF0000
+_SHORTEST_PLAIN = 16
 _SPAN_MARK = re.compile(f"([{_OPEN}{_CLOSE}])(.)", re.DOTALL)
 
 
@@ -46,6 +47,21 @@ def read_spans(rendered: str, bracketed_rendering: str, contents: Sequence[str])
     clean, events = _without_marks(bracketed_rendering)
     spans = _paired(clean, events, contents) if clean == rendered else _searched(rendered, contents)
     return sorted((_with_borders(span, rendered, contents[span.index]) for span in spans), key=lambda span: span.start)
+
+
+def plain_spans(rendered: str, contents: Sequence[str]) -> list[Span] | None:
+    """Where the contents stand, if that can be told without brackets: each occurs once, and they follow each other. None if it cannot."""
+    spans: list[Span] = []
+    position = 0
+    for index, content in enumerate(contents):
+        core = content.strip()
+        start = rendered.find(core) if core else -1
+        # Short texts may stand in what the template itself writes, in place of one that it drops.
+        if start < position or len(core) < _SHORTEST_PLAIN or rendered.find(core, start + 1) >= 0:
+            return None
+        position = start + len(core)
+        spans.append(_with_borders(Span(index=index, start=start, stop=position), rendered, content))
+    return spans
 
 
 def labelled(encoded: Encoded, spans: Sequence[Span]) -> tuple[Piece, ...]:

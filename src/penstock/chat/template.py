@@ -16,7 +16,7 @@ from penstock.chat.history import PROBE, examine, keeps_reply, tool_call_turn, t
 from penstock.chat.messages import check_messages, check_text
 from penstock.chat.pieces import Fork, Known, Rendered, Reply, Rewrite, joined_ids, shifted, without_first
 from penstock.chat.renderer import Renderer, TemplateSource
-from penstock.chat.spans import Span, bracketed, labelled, read_spans
+from penstock.chat.spans import Span, bracketed, labelled, plain_spans, read_spans
 from penstock.chat.vocabulary import Vocabulary
 from penstock.errors import ConfigError, InvalidError, InvariantError
 from penstock.types import Int32Array, Json, Message
@@ -202,17 +202,20 @@ class ChatTemplate:
     ) -> tuple[str, list[Span]]:
         """What stands behind a reply, from its end token on, and where in it the texts of `messages` are: read off a short conversation."""
         refused: InvalidError | None = None
+        contents = self._contents(messages)
         for turn in _probe_turns(messages, reply):
             short = [_FIRST_QUESTION, turn]
             try:
                 text = self._render([*short, *messages], tools, add_generation_prompt=add_generation_prompt)
-                with_brackets = self._render([*short, *bracketed(messages)], tools, add_generation_prompt=add_generation_prompt)
+                spans = plain_spans(text, contents)
+                if spans is None:
+                    with_brackets = self._render([*short, *bracketed(messages)], tools, add_generation_prompt=add_generation_prompt)
+                    spans = read_spans(text, with_brackets, contents)
             except InvalidError as error:
                 refused = refused or error
                 continue
             start = self._end_of_turn(text, structured=bool(turn.tool_calls))
             if start is not None:
-                spans = read_spans(text, with_brackets, self._contents(messages))
                 return text[start:], [replace(span, start=span.start - start, stop=span.stop - start) for span in spans if span.start >= start]
         raise refused or InvariantError("the chat template drops a short reply from a conversation, but not in the trials of its history")
 
