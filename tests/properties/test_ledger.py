@@ -90,7 +90,9 @@ class AnyOrder(RuleBasedStateMachine):
             # Neither has what the other has.
             assert planned.isdisjoint(group.id for group in taken.groups)
 
-    @rule(lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), verb=st.sampled_from([law.settle_lease, law.release_lease, law.renew_lease]))
+    @rule(
+        lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), verb=st.sampled_from([law.settle_lease, law.release_lease, law.renew_lease])
+    )
     def end_lease(self, lease: str, consumer: str, verb: Any) -> None:
         self.attempt(lambda: self.book.do(verb(self.book.ledger, self.book, lease, consumer, self.book.now)))
 
