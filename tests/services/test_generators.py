@@ -161,7 +161,7 @@ async def test_a_file_whose_text_does_not_tell_is_run_once_until_it_changes(plac
     text = f"open({str(place.folder / 'runs')!r}, 'a').write('x')\nTASK_TYPE = 'a' + 'b'\ndef run_rollout(data): ...\n"
     place.write("unsure", text)
     async with place.generators() as generators:
-        assert "ab" in generators.discovery.found
+        await eventually(lambda: "ab" in generators.discovery.found)
         with pytest.raises(UnknownError):
             await generators.start(place.payload | {"task_type": "absent"})
         assert (place.folder / "runs").read_text() == "x"
@@ -169,6 +169,15 @@ async def test_a_file_whose_text_does_not_tell_is_run_once_until_it_changes(plac
         with pytest.raises(UnknownError):
             await generators.start(place.payload | {"task_type": "absent"})
         assert (place.folder / "runs").read_text() == "xx"
+
+
+async def test_a_file_that_hangs_when_it_is_looked_at_holds_up_nobody(place: Place) -> None:
+    hangs = "import os, pathlib, time\nTASK_TYPE = str(1)\npathlib.Path({!r}).write_text(str(os.getpid()))\ntime.sleep(1000)\n"
+    place.write("stuck", hangs.format(str(place.folder / "mark")))
+    async with asyncio.timeout(30), place.generators() as generators:
+        assert "counting" in generators.discovery.found
+        pids = await until_marked(place)
+    await until_gone(pids)
 
 
 async def test_the_shipped_generator_is_there_without_a_file(place: Place) -> None:

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 
 from penstock.buffer.compat.generators.describing import describe
-from penstock.buffer.compat.generators.discovery import Discovery, Outline, discover, outline_of
+from penstock.buffer.compat.generators.discovery import DescribeError, Discovery, UnsureError, discover, outline_of
 from penstock.buffer.compat.generators.processes import ChildSettings
 
 GOOD = 'TASK_TYPE = "{}"\n\ndef run_rollout(data):\n    pass\n'
@@ -77,11 +77,11 @@ def test_a_generator_brings_the_functions_that_it_defines_or_imports(tmp_path: P
         "TASK_TYPE = 'ab'\ndef run_rollout(data): ...\nif True:\n    filter_item = len",
     ],
 )
-def test_what_the_text_does_not_tell_is_found_out_by_another_process(tmp_path: Path, text: str) -> None:
+async def test_what_the_text_does_not_tell_is_found_out_by_another_process(tmp_path: Path, text: str) -> None:
     assert outline_of(text.encode()) is None
     (tmp_path / "x_generator.py").write_text(text)
     settings = ChildSettings(folders=(tmp_path,), environment={})
-    outline = describe(tmp_path / "x_generator.py", settings)
+    outline = await describe(tmp_path / "x_generator.py", settings, tmp_path / "log")
     assert outline.task_type == "ab"
     assert outline.names >= {"TASK_TYPE", "run_rollout"}
     assert ("filter_item" in outline.names) == ("filter_item" in text)
@@ -95,15 +95,27 @@ def test_what_the_text_does_not_tell_is_found_out_by_another_process(tmp_path: P
         ("TASK_TYPE = str(1)\nimport time\ntime.sleep(1000)", "it was not done after 2 s"),
     ],
 )
-def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "x_generator.py").write_text(text)
-    settings = ChildSettings(folders=(tmp_path,), environment={})
+async def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "x_generator.py"
+    path.write_text(text)
+    with pytest.raises(DescribeError) as told:
+        await describe(path, ChildSettings(folders=(tmp_path,), environment={}), tmp_path / "log", seconds=2 if "sleep" in text else 60)
 
-    def ask(path: Path) -> Outline:
-        return describe(path, settings, seconds=2 if "sleep" in text else 60)
+    def known(path: Path) -> NoReturn:
+        raise told.value
 
-    (refused,) = discover([tmp_path], ask).refused
+    (refused,) = discover([tmp_path], known).refused
     assert refused.reason == f"it cannot be loaded: {reason}"
+
+
+def test_a_file_that_was_not_run_yet_is_neither_found_nor_refused(tmp_path: Path) -> None:
+    (tmp_path / "x_generator.py").write_text("TASK_TYPE = str(1)\ndef run_rollout(data): ...")
+
+    def unknown(path: Path) -> NoReturn:
+        raise UnsureError
+
+    discovery = discover([tmp_path], unknown)
+    assert (discovery.unsure, discovery.refused, discovery.found.keys()) == ((tmp_path / "x_generator.py",), (), {"math"})
 
 
 def test_reading_a_file_does_not_run_it(tmp_path: Path) -> None:

@@ -56,21 +56,35 @@ class Discovery:
 
     found: Mapping[str, Found]
     refused: tuple[Refused, ...]
+    unsure: tuple[Path, ...] = ()
+    """Files that must be run to know more."""
 
 
 class DescribeError(Exception):
     """A file could not be run to see what it defines."""
 
 
+class UnsureError(Exception):
+    """A file must be run to see what it defines, and was not yet."""
+
+
 def discover(folders: Sequence[Path], describe: Callable[[Path], Outline]) -> Discovery:
-    """Look through `folders`, in their order. `describe` runs a file in another process and says what it defines; raises `DescribeError`."""
+    """Look through `folders`, in their order.
+
+    `describe` says what a file defines whose text does not tell; it raises `DescribeError` if running it did not tell either, `UnsureError` if it was
+    not run yet.
+    """
     found: dict[str, Found] = {}
     refused: list[Refused] = []
+    unsure: list[Path] = []
     # Once each, however often a folder is named.
     paths = dict.fromkeys(path.resolve() for folder in folders for path in sorted(folder.glob(PATTERN)) if path.is_file())
     for path in paths:
         try:
             one = _read(path, describe)
+        except UnsureError:
+            unsure.append(path)
+            continue
         except _NotOne as error:
             refused.append(Refused(path=path, reason=str(error)))
             continue
@@ -79,7 +93,7 @@ def discover(folders: Sequence[Path], describe: Callable[[Path], Outline]) -> Di
             refused.append(Refused(path=path, reason=f"its TASK_TYPE {one.task_type!r} is that of {taken.path.name} already"))
     shipped = _read(SHIPPED, describe)
     found.setdefault(shipped.task_type, shipped)
-    return Discovery(found=found, refused=tuple(refused))
+    return Discovery(found=found, refused=tuple(refused), unsure=tuple(unsure))
 
 
 class _NotOne(Exception):

@@ -40,7 +40,7 @@ class _Process:
 
     @classmethod
     async def start(cls, found: Found, settings: ChildSettings, log_file: Path) -> _Process:
-        child, frames = await start_generator_process("hooks", found, settings, log_file, {})
+        child, frames = await start_generator_process("hooks", found.path, settings, log_file, {})
         process = cls(child, frames)
         try:
             first = await process.within(START_SECONDS, frames.receive())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.buffer.compat.generators.discovery import Found
 from penstock.buffer.compat.generators.frames import FrameError, Frames, open_frames
 from penstock.process.child import Child, start_child
 
@@ -26,7 +25,7 @@ class ChildSettings:
     environment: Mapping[str, str]
 
 
-async def start_generator_process(mode: str, found: Found, settings: ChildSettings, log_file: Path, order: Mapping[str, Any]) -> tuple[Child, Frames]:
+async def start_generator_process(mode: str, file: Path, settings: ChildSettings, log_file: Path, order: Mapping[str, Any]) -> tuple[Child, Frames]:
     """Start a generator's process and tell it what to do. Raises `OSError` or `FrameError` if it cannot be started."""
     near, far = socket.socketpair()
     with far:
@@ -38,7 +37,7 @@ async def start_generator_process(mode: str, found: Found, settings: ChildSettin
             raise
     frames = await open_frames(near)
     try:
-        await frames.send({"file": str(found.path), "folders": [str(folder) for folder in settings.folders], **order})
+        await frames.send({"file": str(file), "folders": [str(folder) for folder in settings.folders], **order})
     except FrameError:
         child.kill()
         raise

@@ -79,8 +79,10 @@ class Generators:
         self._hooks: dict[str, GeneratorHooks] = {}
         self._told: set[tuple[Path, str]] = set()
         self._settings = self._child_settings()
-        self._described = Described(self._settings)
-        self._discovery = self._look()
+        self._described = Described(self._settings, config.directory / "generators" / "describe.log")
+        self._discovery = self._seen()
+        # What must be run to be known may take long; the service need not wait for it.
+        self._looking = asyncio.create_task(self._look_by_itself())
 
     @property
     def discovery(self) -> Discovery:
@@ -98,7 +100,7 @@ class Generators:
         data = read_payload(payload, defaults)
         task_type = data["task_type"]
         async with self._lock:
-            self._discovery = await asyncio.to_thread(self._look)
+            await self._look()
             found = self._discovery.found.get(task_type)
             if found is None:
                 raise UnknownError(f"no generator has TASK_TYPE {task_type[:200]!r}; there are {', '.join(sorted(self._discovery.found))}")
@@ -149,6 +151,8 @@ class Generators:
 
     async def close(self) -> None:
         """Stop everything."""
+        self._looking.cancel()
+        await asyncio.gather(self._looking, return_exceptions=True)
         async with self._lock:
             lives = [self._stop(life, min(self._config.stop_seconds, _CLOSE_SECONDS)) for life in self._lives.values()]
             await asyncio.gather(*lives, *(hooks.close() for hooks in self._hooks.values()))
@@ -158,7 +162,7 @@ class Generators:
         if log_file.exists() and log_file.stat().st_size > MAX_LOG_BYTES:
             log_file.replace(log_file.with_name(log_file.name + ".1"))
         try:
-            child, frames = await start_generator_process("rollout", found, self._settings, log_file, {"payload": payload})
+            child, frames = await start_generator_process("rollout", found.path, self._settings, log_file, {"payload": payload})
         except (OSError, FrameError) as error:
             raise ProcessError(f"generator {found.task_type} cannot be started: {error}") from None
         life = Life(found, payload, log_file, child, frames)
@@ -181,8 +185,18 @@ class Generators:
         assert life.watcher is not None
         await life.watcher
 
-    def _look(self) -> Discovery:
-        """Look for generators again; what is refused is told once."""
+    async def _look_by_itself(self) -> None:
+        async with self._lock:
+            await self._look()
+
+    async def _look(self) -> None:
+        """Look for generators, and run those files that must be run to be known."""
+        for path in self._seen().unsure:
+            await self._described.learn(path)
+        self._discovery = self._seen()
+
+    def _seen(self) -> Discovery:
+        """What is to be seen now; what is refused is told once."""
         discovery = discover(self._settings.folders, self._described)
         for refused in discovery.refused:
             if (refused.path, refused.reason) not in self._told:
