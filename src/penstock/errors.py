@@ -17,6 +17,7 @@
     ├── StoreError              the store cannot keep or give what was asked            503
     │   ├── StoreFullError      no space                                                507
     │   ├── CorruptError        a record fails its checksum; it is set aside
+    │   ├── ArchiveError        an archive file cannot be read now
     │   └── SchemaError         a store of a newer or foreign schema
     ├── EpisodeError            an episode failed; becomes a stored status, never a reward
     │   ├── InfraError          a server, tool or process failed: the slot is tried again
@@ -158,6 +159,12 @@ class CorruptError(StoreError):
     """A record fails its checksum. It is never served."""
 
     code = "corrupt"
+
+
+class ArchiveError(StoreError):
+    """An archive file cannot be read now: pyarrow is not there, or the disk refuses."""
+
+    code = "archive"
 
 
 class SchemaError(StoreError):

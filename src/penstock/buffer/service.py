@@ -14,13 +14,16 @@ from typing import TypeVar
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.store import Store
 from penstock.buffer.working import WorkDesk
-from penstock.errors import InputError, LimitError, PenstockError, StoreError
+from penstock.errors import ArchiveError, CorruptError, InputError, LimitError, PenstockError, StoreError
 from penstock.ledger import BatchReport
 from penstock.process.points import reach
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_UNREADABLE = (CorruptError, ArchiveError)
+"""What one record or file cannot give is nobody else's loss: the store goes on."""
 
 LONGEST_WAIT_SECONDS = 60.0
 """A poll is answered after this long, whatever it asked for."""
@@ -124,6 +127,8 @@ class BufferService:
         self._check_whole()
         try:
             pending = decide(self.buffer)
+        except _UNREADABLE:
+            raise
         except StoreError as error:
             self._break(error)
             raise
@@ -147,6 +152,8 @@ class BufferService:
         self._check_whole()
         try:
             return look(self.buffer)
+        except _UNREADABLE:
+            raise
         except StoreError as error:
             self._break(error)
             raise

@@ -14,6 +14,7 @@ from tests.unit.buffer.archiving import EAGER, RUN, done, ended_groups, open_gro
 
 from penstock.buffer.archive.archiver import Archiver
 from penstock.buffer.archive.collecting import collect
+from penstock.buffer.archive.reading import ArchiveReader
 from penstock.buffer.archive.rows import SettledGroup, rows_of
 from penstock.buffer.archive.schema import COLUMNS, columns_table
 from penstock.buffer.archive.tables import table_of
@@ -206,6 +207,27 @@ def test_an_exchanged_row_a_lost_file_and_a_flipped_byte_are_found(archived: tup
     broken = [sentence for finding in check_store(directory / "store.sqlite")[RUN] for sentence in finding.broken]
     assert "the archive file archive/demo.00000000.parquet with 8 rollouts is not there" in broken
     assert len([path for path in directory.iterdir() if path.name.startswith(".")]) == 0
+
+
+def test_a_byte_flipped_anywhere_in_a_file_never_makes_a_wrong_payload(archived: tuple[Path, dict[str, Payload]]) -> None:
+    directory, before = archived
+    path = directory / "archive" / "demo.00000000.parquet"
+    original = path.read_bytes()
+    moved = sorted(hot_bytes(directory))
+    damaged = 0
+    for offset in range(0, len(original), len(original) // 97):
+        path.write_bytes(original[:offset] + bytes([original[offset] ^ 16]) + original[offset + 1 :])
+        reader = ArchiveReader(directory)
+        store = SqliteStore(directory / "store.sqlite", read_only=True)
+        for uid in moved:
+            place = store.moved(RUN, uid)
+            assert place is not None
+            try:
+                assert reader.payload(place) == before[uid]
+            except CorruptError:
+                damaged += 1
+        store.close()
+    assert damaged > 50
 
 
 def test_retention_deletes_first_on_record_and_then_on_disk(archived: tuple[Path, dict[str, Payload]]) -> None:

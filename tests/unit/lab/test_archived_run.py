@@ -26,7 +26,7 @@ def archived(run_dir: Path) -> Path:
     """The run, with everything that has ended in one file."""
     with Forger(run_dir, RUN) as forger:
         found = collect(forger.store, RUN, EAGER, now=1e9)
-        written = write_file(file_path(run_dir / "archive", RUN, 0), found.groups)
+        written = write_file(file_path(run_dir / "archive", RUN, 0), found.rows)
         forger.put(*filed(found.groups, written, store_directory=run_dir / "buffer", number=0, updates={}, now=1e9))
     show_file(written.path)
     return run_dir

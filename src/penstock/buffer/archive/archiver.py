@@ -23,7 +23,6 @@ from penstock.buffer.archive.reading import load_parquet
 from penstock.buffer.archive.retention import to_retire
 from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
-from penstock.errors import InputError, StoreError
 from penstock.process.points import reach
 from penstock.types import Record
 
@@ -50,8 +49,8 @@ class Archiver:
                     while await self.archive_some(run):
                         pass
                     await self.retire_some(run)
-            except (StoreError, InputError, OSError) as error:
-                log.warning("nothing is archived for now: %s", error)
+            except Exception as error:  # whatever it was, the buffer goes on, and so must this task
+                log.warning("nothing is archived for now: %s: %s", type(error).__name__, error)
             await asyncio.sleep(self._config.every_seconds)
 
     async def archive_some(self, run: str) -> bool:
@@ -62,7 +61,7 @@ class Archiver:
         if not found.groups:
             return False
         number = len(buffer.store.archive_files(run))
-        written = await asyncio.to_thread(self._write, run, number, found) if any(settled.rollouts for settled in found.groups) else None
+        written = await asyncio.to_thread(self._write, run, number, found) if found.rows else None
         reach("buffer.archive_written")
         updates = {group_id: update for update, ids in self._skipped_plans(run).items() for group_id in ids}
         records = filed(found.groups, written, store_directory=self._store_directory, number=number, updates=updates, now=self._now())
@@ -89,7 +88,7 @@ class Archiver:
         await asyncio.shield(asyncio.wrap_future(submitted))
 
     def _write(self, run: str, number: int, found: Collected) -> Written:
-        return write_file(file_path(self._directory, run, number), found.groups)
+        return write_file(file_path(self._directory, run, number), found.rows)
 
     def _tidy(self) -> None:
         store = self._service.buffer.store

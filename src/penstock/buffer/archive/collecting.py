@@ -9,14 +9,14 @@ from pathlib import Path
 
 from penstock.buffer.archive.config import ArchiveConfig
 from penstock.buffer.archive.files import Written
-from penstock.buffer.archive.rows import SettledGroup
+from penstock.buffer.archive.rows import Row, SettledGroup, rows_of
 from penstock.buffer.store.protocol import Store
-from penstock.errors import CorruptError, UnknownError
+from penstock.errors import CorruptError, InputError, SchemaError
 from penstock.types import AnnotationRecord, ArchiveFile, GroupRecord, MemberState, Moved, Payload, Record, RolloutRecord
 from penstock.wire import digest
 
 MOST_GROUPS = 4096
-MOST_BYTES = 32 << 20
+MOST_BYTES = 16 << 20
 """What one file takes at most, counted in accepted bytes: it is made in memory, and its bytes leave the store in one transaction."""
 NOTHING = ""
 """The archive file of a group that had no bytes."""
@@ -27,8 +27,10 @@ class Collected:
     """Groups for one file."""
 
     groups: tuple[SettledGroup, ...] = ()
+    rows: tuple[Row, ...] = ()
+    """Of all of them."""
     damaged: tuple[tuple[str, str], ...] = ()
-    """Groups that cannot be archived because some of their bytes are damaged, and what is wrong. They stay where they are."""
+    """Groups that cannot be archived because some of their bytes cannot be read, and what is wrong. They stay where they are."""
 
 
 def collect(store: Store, run: str, config: ArchiveConfig, now: float, *, without: Container[str] = ()) -> Collected:
@@ -39,6 +41,7 @@ def collect(store: Store, run: str, config: ArchiveConfig, now: float, *, withou
     if num_rollouts < config.rollouts_per_file and longest < config.most_wait_seconds:
         return Collected()
     groups: list[SettledGroup] = []
+    rows: list[Row] = []
     damaged: list[tuple[str, str]] = []
     num_rollouts = num_bytes = 0
     for group in waiting:
@@ -46,13 +49,14 @@ def collect(store: Store, run: str, config: ArchiveConfig, now: float, *, withou
             break
         try:
             settled = gather(store, group)
-        except (CorruptError, UnknownError) as error:
+            rows += rows_of(settled)
+        except (CorruptError, SchemaError, InputError) as error:
             damaged.append((group.id, str(error)))
             continue
         groups.append(settled)
         num_rollouts += len(settled.rollouts)
         num_bytes += sum(len(payload.body) for _, payload in (*settled.rollouts, *settled.annotations))
-    return Collected(groups=tuple(groups), damaged=tuple(damaged))
+    return Collected(groups=tuple(groups), rows=tuple(rows), damaged=tuple(damaged))
 
 
 def gather(store: Store, group: GroupRecord) -> SettledGroup:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import xxhash
 
-from penstock.buffer.archive.rows import SettledGroup, rows_of
+from penstock.buffer.archive.rows import Row
 from penstock.buffer.archive.schema import arrow_schema
 from penstock.buffer.archive.tables import table_of
 from penstock.types import ArchiveFile
@@ -52,14 +52,14 @@ def file_path(directory: Path, run: str, number: int) -> Path:
     return path
 
 
-def write_file(path: Path, groups: Iterable[SettledGroup]) -> Written:
-    """Write the rows of `groups`, in order, to the hidden file of `path`. Durable when this returns."""
+def write_file(path: Path, rows: Iterable[Row]) -> Written:
+    """Write `rows`, in order, to the hidden file of `path`. Durable when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = hidden_path(path)
-    rows = _write_rows(hidden, groups)
+    count = _write_rows(hidden, rows)
     _sync(hidden)
     _sync(path.parent)
-    return Written(path=path, digest=file_digest(hidden), size_bytes=hidden.stat().st_size, rows=rows)
+    return Written(path=path, digest=file_digest(hidden), size_bytes=hidden.stat().st_size, rows=count)
 
 
 def show_file(path: Path) -> None:
@@ -79,7 +79,8 @@ def remove_file(path: Path) -> None:
 def find_file(store_directory: Path, name: str) -> Path | None:
     """A registered file, under its own name or still hidden; None if it is not there."""
     path = store_directory / name
-    return next((found for found in (path, hidden_path(path)) if found.is_file()), None)
+    # Its own name once more: it may have got it between the first two looks.
+    return next((found for found in (path, hidden_path(path), path) if found.is_file()), None)
 
 
 def tidy(store_directory: Path, archive_directory: Path, files: Sequence[ArchiveFile]) -> None:
@@ -108,19 +109,18 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _write_rows(path: Path, groups: Iterable[SettledGroup]) -> int:
+def _write_rows(path: Path, rows: Iterable[Row]) -> int:
     from pyarrow import parquet
 
     count, pending, pending_bytes = 0, [], 0
     with parquet.ParquetWriter(path, arrow_schema(), compression="zstd") as writer:
-        for group in groups:
-            for row in rows_of(group):
-                pending.append(row)
-                pending_bytes += len(row["body"])
-                count += 1
-                if len(pending) >= ROW_GROUP_ROWS or pending_bytes >= ROW_GROUP_BYTES:
-                    writer.write_table(table_of(pending))
-                    pending, pending_bytes = [], 0
+        for row in rows:
+            pending.append(row)
+            pending_bytes += len(row["body"])
+            count += 1
+            if len(pending) >= ROW_GROUP_ROWS or pending_bytes >= ROW_GROUP_BYTES:
+                writer.write_table(table_of(pending))
+                pending, pending_bytes = [], 0
         if pending:
             writer.write_table(table_of(pending))
     return count
