@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -31,7 +32,8 @@ def judging_a_step_that_is_not(messages: Messages, ground_truth: Any, **_: Any) 
 
 def by_command(messages: Messages, ground_truth: Any, **_: Any) -> Any:
     """Does what the last message says."""
-    return COMMANDS[messages[-1]["content"]]()
+    command, *words = messages[-1]["content"].split()
+    return COMMANDS[command](*words)
 
 
 def loop() -> None:
@@ -61,10 +63,8 @@ def read_stdin() -> float:
     return float(len(sys.stdin.read()))
 
 
-def connect() -> float:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+def connect(port: str) -> float:
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=10.0):
         return 1.0
 
 
