@@ -35,3 +35,17 @@ def test_chunks_of_logits_change_neither_scores_nor_gradients(directory_of: Call
     monkeypatch.setattr(scores, "_LOGITS_AT_ONCE", 3 * 64)
     for at_once, in_chunks in zip(whole, run(), strict=True):
         torch.testing.assert_close(in_chunks, at_once, rtol=1e-12, atol=1e-12)
+
+
+def test_entropies_carry_a_gradient_when_asked_also_in_chunks(directory_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(directory_of("llama"), dtype=torch.float64)
+    hidden = torch.randn(7, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logprobs = (model.lm_head(hidden) / 0.7).log_softmax(-1)
+    expected = torch.autograd.grad(-(logprobs.exp() * logprobs).sum(), (hidden, model.lm_head.weight))
+    for at_once in (scores._LOGITS_AT_ONCE, 3 * 64):
+        monkeypatch.setattr(scores, "_LOGITS_AT_ONCE", at_once)
+        found = token_scores(model, hidden, torch.arange(7), temperature=0.7, entropy_gradient=True)
+        for gradient, wanted in zip(torch.autograd.grad(found.entropies_T.sum(), (hidden, model.lm_head.weight)), expected, strict=True):
+            torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        assert not token_scores(model, hidden, torch.arange(7), entropy_gradient=True).entropies_T.requires_grad
