@@ -20,6 +20,7 @@ from penstock.gateway.journal import Note
 from penstock.gateway.requests import Ask
 from penstock.gateway.rollouts import rollout_of, verdict
 from penstock.gateway.session import Session, Surroundings
+from penstock.gateway.watching import Gone
 from penstock.trace import samples
 from penstock.types import Message, Rollout, RolloutStatus, Source, VersionRun
 from penstock.wire import decode_msgpack, encode_msgpack
@@ -129,7 +130,7 @@ class Client:
         elif kind == "start_over":
             self.messages = [Message(role="user", content="question 0")]
         for _ in range(2 if kind == "retry" else 1):
-            answer = await self.session.complete(ask(self.messages, num_choices), id=f"chatcmpl-{self.num_asked}", gone=asyncio.Event())
+            answer = await self.session.complete(ask(self.messages, num_choices), id=f"chatcmpl-{self.num_asked}", gone=Gone())
             self.session.delivered(ask(self.messages, num_choices))
             self.num_asked += 1
         said = answer.choices[chosen % num_choices].message

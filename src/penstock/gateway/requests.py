@@ -38,6 +38,9 @@ FILTERS: Mapping[str, tuple[Json, ...]] = {
 _NOT_SERVED: Mapping[str, tuple[Json, ...]] = {"functions": ([],), "function_call": ("none", "auto"), "best_of": (1,), "modalities": (["text"],), "audio": ()}
 
 
+_PLAIN_KEYS = frozenset({"role", "content"})
+
+
 class BadRequest(InvalidError):
     """A field of a request is wrong: 400 in OpenAI's shape."""
 
@@ -82,9 +85,7 @@ def read_ask(body: bytes, headers: Mapping[str, str] | None = None) -> Ask:
     fields = _Fields(parse_json(body))
     headers = headers or {}
     key = headers.get("idempotency-key")
-    for name, neutral in _NOT_SERVED.items():
-        if fields.get(name) is not None and fields.get(name) not in neutral:
-            raise BadRequest(f"{name} is not served here; leave it out", name)
+    fields.refuse_what_is_not_served()
     choice = fields.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
         raise BadRequest(f"tool_choice must be auto or none: {_shown(choice)} would force words on the model that it did not choose", "tool_choice")
@@ -109,7 +110,7 @@ def read_ask(body: bytes, headers: Mapping[str, str] | None = None) -> Ask:
         stop=_stops(fields.get("stop")),
         wants_logprobs=wants_logprobs,
         num_alternatives=num_alternatives,
-        filters={name: fields.get(name) for name, neutral in FILTERS.items() if fields.get(name) is not None and fields.get(name) not in neutral},
+        filters=fields.filters(),
         return_token_ids=fields.flag("return_token_ids"),
         stream=fields.flag("stream"),
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
@@ -151,6 +152,16 @@ class _Fields:
     def get(self, name: str, default: Any = None) -> Any:
         value = self._values.get(name)
         return default if value is None else value
+
+    def filters(self) -> dict[str, Json]:
+        """Fields that bend the sampling, and do."""
+        return {name: value for name, value in self._values.items() if name in FILTERS and value is not None and value not in FILTERS[name]}
+
+    def refuse_what_is_not_served(self) -> None:
+        """Raise `BadRequest` for a field that asks for something that is not there."""
+        for name, value in self._values.items():
+            if name in _NOT_SERVED and value is not None and value not in _NOT_SERVED[name]:
+                raise BadRequest(f"{name} is not served here; leave it out", name)
 
     def flag(self, name: str) -> bool:
         value = self.get(name, False)
@@ -202,6 +213,8 @@ def _messages(value: Any) -> tuple[Message, ...]:
 def _message(where: str, value: Any) -> Message:
     if not isinstance(value, dict):
         raise BadRequest(f"{where} must be an object, got {_shown(value)}", "messages")
+    if value.keys() <= _PLAIN_KEYS and type(value.get("role")) is type(value.get("content")) is str and value["role"]:
+        return Message(role=value["role"], content=value["content"])
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadRequest(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", "messages")

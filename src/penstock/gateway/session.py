@@ -13,12 +13,13 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConflictError, InvalidError, LimitError, PenstockError, UnknownError
 from penstock.gateway.config import Limits
 from penstock.gateway.conversation import Conversation, Point, Prompt
-from penstock.gateway.engine import Engine, OnTokens, Order, Sampled, abort_and_wait, sample_whole
+from penstock.gateway.engine import Engine, OnTokens, Order, Sampled, end_request, sample_whole
 from penstock.gateway.events import Ended, Event, Opened, Replied, Rewarded, Stored
 from penstock.gateway.journal import Journal
 from penstock.gateway.replies import Answer, choice_of
 from penstock.gateway.requests import Ask, BadRequest
 from penstock.gateway.rollouts import Rewards
+from penstock.gateway.watching import Gone
 from penstock.process.points import reach
 from penstock.types import Purpose
 from penstock.wire import digest
@@ -129,7 +130,7 @@ class Session:
 
     # Requests
 
-    async def complete(self, ask: Ask, *, id: str, gone: asyncio.Event, on_tokens: OnTokens | None = None) -> Answer:
+    async def complete(self, ask: Ask, *, id: str, gone: Gone, on_tokens: OnTokens | None = None) -> Answer:
         """Answer a request under the name `id`, or give the answer that its client did not get before.
 
         When `gone` is set the client has left: the engine is told to stop, and what it had sampled is recorded as abandoned. Raises `BadRequest` for what
@@ -212,7 +213,7 @@ class Session:
         choices = tuple(point.choice for point in self._answers[id] if point.choice is not None)
         return Answer(id=id, model=ask.model, created=at // 1000, choices=choices, alternatives=tuple(reply.alternatives for reply in sampled))
 
-    async def _sampled(self, ask: Ask, id: str, gone: asyncio.Event, on_tokens: OnTokens | None) -> Answer:
+    async def _sampled(self, ask: Ask, id: str, gone: Gone, on_tokens: OnTokens | None) -> Answer:
         try:
             prompt = self.conversation.prompt(ask.messages, ask.tools)
         except InvalidError as error:
@@ -247,29 +248,31 @@ class Session:
         self._undelivered.add(ask.digest)
         return self._answer(id, ask, self._by_request[ask.digest][1], replies)
 
-    async def _unless_gone(self, order: Order, gone: asyncio.Event, on_tokens: OnTokens | None) -> tuple[list[Sampled], bool]:
+    async def _unless_gone(self, order: Order, gone: Gone, on_tokens: OnTokens | None) -> tuple[list[Sampled], bool]:
         """The replies, and whether they were broken off because the client has left."""
         around = self._around
-        work = asyncio.create_task(
-            sample_whole(
-                around.engine,
-                order,
-                deadline_seconds=around.limits.reply_seconds,
-                clock=around.clock,
-                is_wanted=lambda: not gone.is_set(),
-                on_tokens=on_tokens,
-            )
+        whole = sample_whole(
+            around.engine, order, deadline_seconds=around.limits.reply_seconds, clock=around.clock, is_wanted=lambda: not gone.is_set(), on_tokens=on_tokens
         )
-        leaving = asyncio.create_task(gone.wait())
+        work = asyncio.create_task(whole)
+        ending: list[asyncio.Task[None]] = []
+        gone.then(lambda: ending.append(asyncio.create_task(end_request(around.engine, order.request_id, work))))
         try:
-            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            replies = work.result() if work.done() else await abort_and_wait(around.engine, order.request_id, work) or []
-            # A reply that is complete waits for its client, who may come back.
-            return replies, gone.is_set() and any(reply.finish == "abort" for reply in replies)
+            replies = await work
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if not gone.is_set() or (current is not None and current.cancelling()):
+                raise
+            replies = []
         finally:
-            leaving.cancel()
+            gone.then(None)
             work.cancel()
-            await asyncio.gather(leaving, work, return_exceptions=True)
+            for task in ending:
+                task.cancel()
+            if ending:
+                await asyncio.gather(*ending, return_exceptions=True)
+        # A reply that is complete waits for its client, who may come back.
+        return replies, gone.is_set() and any(reply.finish == "abort" for reply in replies)
 
     def _order(self, ask: Ask, prompt: Prompt) -> Order:
         manner = self.opened.manner

@@ -49,7 +49,6 @@ class ChatStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sample and write, until the reply ends or the client goes."""
         async with watched(receive) as gone:
-            # Calls are read out of a whole reply, so with tools nothing is told before its end.
             work = asyncio.create_task(self._session.complete(self._ask, id=self._id, gone=gone, on_tokens=self._grown))
             work.add_done_callback(lambda _: self._queue.put_nowait(None))
             try:
@@ -73,7 +72,7 @@ class ChatStream(Response):
                 self._session.delivered(self._ask)
 
     def _grown(self, index: int, reply: Sampled) -> None:
-        """Put what may be told of a reply into the queue."""
+        """Put what may be told of a reply into the queue. Calls are read out of a whole reply, so with tools nothing is told before its end."""
         if self._ask.calls_tools:
             return
         stream = self._streams.get(index)
