@@ -1,0 +1,98 @@
+"""A buffer by itself is found unsound where it is: each breach is made with checksums in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.buffer.archiving import RUN, done, open_group, open_run, rollout, write
+
+from penstock.buffer.checks import check_store
+from penstock.buffer.core import Buffer
+from penstock.buffer.store import SqliteStore
+from penstock.errors import UnknownError
+from penstock.types import GroupState, LeaseRecord, LeaseRequest, LeaseState, PlannedGroup, Record
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with a group that a consumer has used up, one that it holds, and one that is ready."""
+    store = SqliteStore(tmp_path / "store.sqlite")
+    buffer = Buffer(store, iter(range(10**6)).__next__)
+    open_run(buffer)
+    for index in range(3):
+        open_group(buffer, index)
+        write(buffer, rollout(index, 0))
+        write(buffer, rollout(index, 1))
+    for lease in ("used", "held"):
+        assert isinstance(done(buffer.take_lease(RUN, lease, "me", LeaseRequest(groups=1))), LeaseRecord)
+    done(buffer.settle_lease(RUN, "used", "me"))
+    store.close()
+    return tmp_path / "store.sqlite"
+
+
+def forge(path: Path, *records: Record) -> None:
+    store = SqliteStore(path)
+    store.submit(records).result()
+    store.close()
+
+
+def broken(path: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for finding in check_store(path, run=RUN)[RUN]:
+        found.setdefault(finding.promise, []).extend(finding.broken)
+    return {promise: sentences for promise, sentences in found.items() if sentences}
+
+
+def test_a_sound_buffer_has_nothing_broken_also_while_it_is_written(path: Path) -> None:
+    assert broken(path) == {}
+    checked = [finding.checked for finding in check_store(path)[RUN]]
+    assert checked[:2] == ["bytes of 6 stored rollouts", "3 groups and 6 members"]
+    assert "2 leased groups" in checked
+    writer = SqliteStore(path)
+    assert broken(path) == {}
+    writer.close()
+    with pytest.raises(UnknownError, match="no run other"):
+        check_store(path, run="other")
+
+
+def test_a_rollout_that_fills_two_slots_is_found(path: Path) -> None:
+    store = SqliteStore(path, read_only=True)
+    member = store.members(RUN, "env/0/1")[0]
+    store.close()
+    forge(path, replace(member, uid="env/0/0:0:0"))
+    assert broken(path)["E3"][:2] == [
+        "rollout env/0/0:0:0 fills a slot of group env/0/0 and one of env/0/1",
+        "member 0 of group env/0/1 was filled by env/0/0:0:0, which is no rollout of that slot",
+    ]
+
+
+def test_a_group_that_no_longer_holds_what_made_it_ready_is_found(path: Path) -> None:
+    store = SqliteStore(path, read_only=True)
+    group = store.group(RUN, "env/0/2")
+    store.close()
+    assert group is not None
+    forge(path, replace(group, digest="0" * 32))
+    assert broken(path) == {"E3": [f"group env/0/2 no longer holds what it was made of when it became ready (digest {'0' * 32})"]}
+
+
+def test_leases_and_groups_that_tell_two_stories_are_found(path: Path) -> None:
+    store = SqliteStore(path, read_only=True)
+    used, held, group = store.lease(RUN, "used"), store.lease(RUN, "held"), store.group(RUN, "env/0/1")
+    store.close()
+    assert used is not None
+    assert held is not None
+    assert group is not None
+    forge(path, replace(used, state=LeaseState.RELEASED))
+    assert broken(path) == {"E4": ["group env/0/0 is spent by the lease used, which is released"]}
+    forge(path, used, replace(held, groups=(PlannedGroup(id="env/0/2", digest="d"),)))
+    assert set(broken(path)["E4"]) >= {
+        "group env/0/1 is bound by the lease held, which does not name it",
+        "the lease held is taken and its group env/0/2 is not bound to it",
+    }
+    forge(path, held, replace(group, state=GroupState.SPENT, updates=(3,)))
+    assert set(broken(path)["E4"]) >= {
+        "group env/0/1 is spent by the lease held, which is taken",
+        "group env/0/1 is under the lease held and in update 3",
+    }
