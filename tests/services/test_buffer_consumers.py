@@ -123,6 +123,20 @@ async def test_64_consumers_race_and_each_group_goes_to_one(client: BufferClient
     assert (await client.cut(0, term, CutRequest(groups_per_update=1), wait_seconds=0)).plan is None
 
 
+async def test_64_writers_race_on_the_same_uids_and_each_is_stored_once(client: BufferClient) -> None:
+    await client.open_groups([group(0)])
+    both = [rollout("s/0/0", member, run=client.run) for member in range(2)]
+    other = [rollout("s/0/0", member, run=client.run, reward=0.5) for member in range(2)]
+    replies = await asyncio.gather(*(client.write(other if number % 2 else both) for number in range(64)))
+    answers = [answer for reply in replies for answer in reply]
+    for uid in ("s/0/0:0:0", "s/0/0:1:0"):
+        assert len({answer.digest for answer in answers if answer.uid == uid and answer.code is None}) == 1
+    assert sum(answer.code is None and not answer.duplicate for answer in answers) == 2
+    assert {answer.code for answer in answers} == {None, "conflict"}
+    found = (await client.ledger()).balances[0]
+    assert (found.groups, found.members) == ({"ready": 1}, {"accepted": 2})
+
+
 async def test_leases_survive_a_kill(process: Process, client: BufferClient) -> None:
     await fill(client, 0, 1)
     before = (await client.take_lease("one", "trainer", LeaseRequest(groups=1))).lease
@@ -255,4 +269,4 @@ async def test_statistics_say_how_groups_fare(client: BufferClient) -> None:
 
 async def test_a_write_of_which_nothing_is_taken_still_answers_for_each(client: BufferClient) -> None:
     answers = await client.write([rollout("s/0/8", 0, run=client.run), rollout("s/0/9", 0, run=client.run)])
-    assert [answer.code for answer in answers] == ["unknown", "unknown"]
+    assert [(answer.uid, answer.code) for answer in answers] == [("s/0/8:0:0", "unknown"), ("s/0/9:0:0", "unknown")]

@@ -95,7 +95,7 @@ async def _write_rollouts(service: BufferService, request: Request) -> Response:
     decided = [_decide_write(service, run, body, form) for body in split_items(await request.body(), form)]
     await service.settled()
     answers = tuple([await _written(service, answer) for answer in decided])
-    refusals = [answer for answer in decided if isinstance(answer, InputError)]
+    refusals = [answer.error for answer in decided if isinstance(answer, _Refused)]
     if not refusals or len(refusals) < len(decided):
         return reply(api.WrittenAll(rollouts=answers))
     first = refusals[0]
@@ -103,17 +103,27 @@ async def _write_rollouts(service: BufferService, request: Request) -> Response:
     return reply(api.WrittenNone(error=facts, rollouts=answers), first.http_status, error_headers(first))
 
 
-def _decide_write(service: BufferService, run: str, body: bytes, form: ContentType) -> Pending[law.Accepted] | InputError:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Refused:
+    """A rollout that was not taken; its uid if it could be read."""
+
+    uid: str | None
+    error: InputError
+
+
+def _decide_write(service: BufferService, run: str, body: bytes, form: ContentType) -> Pending[law.Accepted] | _Refused:
+    uid = None
     try:
         rollout, payload = rollout_intake(run, body, form)
+        uid = rollout.uid
         return service.decided(lambda buffer: buffer.accept(run, rollout, payload))
     except InputError as error:
-        return error
+        return _Refused(uid, error)
 
 
-async def _written(service: BufferService, answer: Pending[law.Accepted] | InputError) -> api.Written:
-    if isinstance(answer, InputError):
-        return api.Written(uid=None, code=answer.code, message=str(answer))
+async def _written(service: BufferService, answer: Pending[law.Accepted] | _Refused) -> api.Written:
+    if isinstance(answer, _Refused):
+        return api.Written(uid=answer.uid, code=answer.error.code, message=str(answer.error))
     accepted = await service.durable(answer)
     rollout = accepted.rollout
     return api.Written(uid=rollout.uid, digest=rollout.digest, duplicate=accepted.duplicate, stale=rollout.stale)
