@@ -12,7 +12,7 @@ from penstock.wire import check_id
 
 log = logging.getLogger(__name__)
 
-_COUNTS = ("group_size", "max_buffer_size", "max_buffer_bytes")
+_COUNTS = ("group_size", "max_buffer_size", "max_buffer_bytes", "cache_bytes")
 _RATIOS = ("min_valid_group_size_ratio", "min_valid_item_size_ratio", "min_timeout_group_size_ratio")
 FROM_PAYLOAD = ("group_size", *_RATIOS, "group_timeout_seconds")
 """What `/start_rollout` may set for its task type; `num_repeat_per_sample` stands for `group_size` where that is not given."""
@@ -40,6 +40,8 @@ class CompatConfig:
     """Items that may wait to be read."""
     max_buffer_bytes: int | None = None
     """Bytes that may wait to be read."""
+    cache_bytes: int = 192 * 1024 * 1024
+    """Memory for items that wait to be read; what is not there is read from the store."""
     hold_seconds: float = 60.0
     """How long a write is held while the buffer is full, before it is refused."""
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.buffer.compat.hooks import Item, ItemGroup
 
@@ -121,8 +120,7 @@ def padding(num_items: int, group_size: int) -> list[tuple[int, float]] | None:
     return first + first[:missing] if missing > 0 else first
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """One place of a group that is served: which member stands there, and with what reward."""
 
     member: int

@@ -127,7 +127,7 @@ class Reader:
         if not chosen or (batch_size is not None and num_items < batch_size):
             return await self._short(dropped, num_items, meta)
         damaged: list[str] = []
-        return await self._taken(chosen, dropped, num_items, meta, "default", self._served(chosen, damaged), damaged)
+        return await self._taken(chosen, dropped, num_items, meta, "default", self._served(chosen, damaged, forget=True), damaged)
 
     def _choose(self, batch_size: int | None) -> tuple[list[Chosen], dict[str, str], int]:
         """Groups to serve, groups to drop with their reasons, and how many items the former make."""
@@ -149,16 +149,19 @@ class Reader:
     def _ready(self) -> Iterator[Chosen]:
         return (Chosen.of(group) for group in leasable(self._state.ledger, LeaseRequest()) if group.arrival is not None)
 
-    async def _served(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[list[bytes]]:
+    async def _served(self, groups: Sequence[Chosen], damaged: list[str], *, forget: bool = False) -> AsyncIterator[list[bytes]]:
         for group, bodies in self._bodies(groups):
             if bodies is None:
                 damaged.append(group.id)
             else:
                 yield reading.serve_by_rewards(group, bodies)
+            if forget:
+                self._state.bodies.drop(group.id)
 
     def _bodies(self, groups: Sequence[Chosen]) -> Iterator[tuple[Chosen, list[bytes] | None]]:
         for start in range(0, len(groups), GROUPS_AT_ONCE):
-            yield from reading.stored_items(self._state.service.buffer.store, self._state.config.run, groups[start : start + GROUPS_AT_ONCE])
+            page = groups[start : start + GROUPS_AT_ONCE]
+            yield from reading.stored_items(self._state.service.buffer.store, self._state.config.run, page, self._state.bodies)
 
     # Through functions that a generator brings
 
@@ -178,6 +181,8 @@ class Reader:
         if not places or (batch_size is not None and num_items < batch_size):
             made.file.close()
             return await self._short(dropped, num_items, meta)
+        for place in places:
+            self._state.bodies.drop(place.group.id)
         return await self._taken([place.group for place in places], dropped, num_items, meta, "generator", made.items(places), [])
 
     def _candidates(self, hooks: Mapping[str, Hooks]) -> Iterator[Chosen]:
@@ -240,6 +245,7 @@ class Reader:
         if dropped:
             pending = self._state.service.decided(lambda buffer: buffer.read(self._state.config.run, Reading(read_id="", dropped=dropped), READER))
             self._state.progress.dropped.update(dropped.values())
+            self._forget(dropped)
             await self._state.service.durable(pending)
         return Batch(read_id=None, num_items=num_items, meta_info=meta, items=None)
 
@@ -265,10 +271,15 @@ class Reader:
         before, state = self._state.progress, self._state
         pending = state.service.decided(lambda buffer: buffer.read(state.config.run, made, READER))
         before.dropped.update(dropped.values())
+        self._forget(dropped)
         meta |= {"finished_groups": [*before.finished], "dropped": dict(before.dropped), "read_id": read_id}
         state.progress = Progress()
         await state.service.durable(pending)
         return Batch(read_id=read_id, num_items=num_items, meta_info=meta, items=items, damaged=damaged)
+
+    def _forget(self, groups: Iterable[str]) -> None:
+        for group_id in groups:
+            self._state.bodies.drop(group_id)
 
 
 def _fewest(made: _Made, batch_size: int) -> _Made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.buffer.compat import defaults
+from penstock.buffer.compat.bodies import BodyCache
 from penstock.buffer.compat.hooks import HookFault, HookName, Hooks, HookSettings, Item, ItemGroup
 from penstock.buffer.store import Store
 from penstock.buffer.store.protocol import StoredBody
@@ -23,6 +25,7 @@ GROUPS_AT_ONCE = 32
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _value = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
+_REWARD = re.compile(rb'"reward"\s*:\s*([^\s,}]+)')
 _BOOLEANS = {b"true": b"1", b"false": b"0"}
 
 
@@ -69,11 +72,16 @@ def verdict_by_rewards(group: Chosen, min_valid_group_size: int, min_valid_items
     return shape if isinstance(shape, str) else len(shape)
 
 
-def stored_items(store: Store, run: str, groups: Sequence[Chosen]) -> Iterator[tuple[Chosen, list[bytes] | None]]:
+def stored_items(store: Store, run: str, groups: Sequence[Chosen], cache: BodyCache) -> Iterator[tuple[Chosen, list[bytes] | None]]:
     """The bytes of each group's items by member; None if they are not all as they were written."""
-    bodies = store.bodies(run, [group.id for group in groups])
+    cached = {group.id: cache.get(group.id) for group in groups}
+    missing = [group.id for group in groups if len(cached[group.id]) < len(group.arrival.rewards)]
+    bodies = {**cached, **store.bodies(run, missing)} if missing else cached
     for group in groups:
-        found = bodies[group.id][: len(group.arrival.rewards)]
+        found = list(bodies[group.id][: len(group.arrival.rewards)])
+        if bodies[group.id] is cached[group.id]:
+            yield group, [stored.body for stored in found]
+            continue
         if _digest(group, found) != group.digest:
             # Rows that were written again stand in another order than they arrived.
             found = _by_member(store, run, group)
@@ -84,8 +92,7 @@ def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> list[bytes]:
     """The items of a group as the default hooks shape them."""
     shape = defaults.shape(group.arrival.rewards, group.arrival.refused, group.size, 0)
     assert not isinstance(shape, str), "the group was found to be valid when it was chosen"
-    opened = {place.member: _fields.decode(bodies[place.member]) for place in shape}
-    return [_served(opened[place.member], place) for place in shape]
+    return [_served(bodies[place.member], place) for place in shape]
 
 
 async def through_hooks(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, min_valid_items: int) -> list[Verdict]:
@@ -200,14 +207,29 @@ def _encoded(hooks: Hooks, items: list[Item]) -> Verdict:
     return Served([_encode(item) for item in items])
 
 
-def _served(fields: dict[str, Any], place: defaults.Placed) -> bytes:
+def _served(body: bytes, place: defaults.Placed) -> bytes:
+    """An item with the reward of its place; all other bytes as they were written."""
+    # Only a key that is spelled with \\u could hide that another one was found.
+    found = _REWARD.search(body) if body.count(b'"reward"') == 1 and b"\\u" not in body and b'"raw_reward"' not in body else None
+    if found is None:
+        return _served_slowly(body, place)
+    written = _BOOLEANS.get(found[1], found[1])
+    head, tail = body[: found.start(1)], body[found.end(1) :]
+    new = written if place.reward is None else _encode(place.reward)
+    if place.raw_reward is None:
+        return b"%b%b%b" % (head, new, tail)
+    return b'%b%b,"raw_reward":%b%b' % (head, new, written, tail)
+
+
+def _served_slowly(body: bytes, place: defaults.Placed) -> bytes:
+    """The same for an item in which the word stands more than once, or is spelled in another way."""
+    fields: dict[str, Any] = _fields.decode(body)
     written = bytes(fields["reward"])
     written = _BOOLEANS.get(written, written)
-    changed = dict(fields)
-    changed["reward"] = msgspec.Raw(written if place.reward is None else _encode(place.reward))
+    fields["reward"] = msgspec.Raw(written if place.reward is None else _encode(place.reward))
     if place.raw_reward is not None:
-        changed["raw_reward"] = msgspec.Raw(written)
-    return _encode(changed)
+        fields["raw_reward"] = msgspec.Raw(written)
+    return _encode(fields)
 
 
 def _digest(group: Chosen, found: Sequence[StoredBody]) -> str:

@@ -19,6 +19,7 @@ from penstock.buffer.compat.reader import Reader
 from penstock.buffer.compat.state import READER, CompatState
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.service import BufferService
+from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import InputError, LimitError, PenstockError
 from penstock.ledger.arrivals import Arrived
 
@@ -64,7 +65,10 @@ class CompatService:
             for item in items:
                 pending = service.decided(partial(Buffer.arrive, run=self._config.run, rules=rules, item=item))
                 state.progress.arrived(item, pending.reply)
-                num_known += pending.reply.duplicate
+                arrived = pending.reply
+                num_known += arrived.duplicate
+                if not (arrived.duplicate or arrived.late):
+                    state.bodies.add(arrived.rollout.group_id, arrived.rollout.member, StoredBody(item.uid, item.digest, item.body))
         except InputError:
             await service.settled()
             raise

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from penstock.buffer.compat.bodies import BodyCache
 from penstock.buffer.compat.config import FROM_PAYLOAD, CompatConfig
 from penstock.buffer.compat.progress import Progress
 from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
 from penstock.ledger import Ledger
-from penstock.types import GroupRecord, JournalEntry, Laws
+from penstock.types import GroupRecord, GroupState, JournalEntry, Laws
 from penstock.wire import canonical_json, parse_json
 
 READER = "get_rollout_data"
@@ -30,6 +31,7 @@ class CompatState:
         self.task_type = config.task_type
         """Environment of the items that are written now."""
         self.progress = Progress()
+        self.bodies = BodyCache(config.cache_bytes)
         self._settings: dict[str, CompatConfig] = {}
         self._life = 0
 
@@ -53,6 +55,7 @@ class CompatState:
         if self._life == buffer.lives:
             return
         self.progress = Progress()
+        self.bodies.clear()
         if self.is_open:
             self.progress = Progress.restored(buffer.store, self.ledger, READER)
             for entry in buffer.store.journal(self.config.run, SETTINGS_JOURNAL):
@@ -87,6 +90,9 @@ class CompatState:
                 if not groups:
                     break
                 self.progress.finish(groups)
+                for group in groups:
+                    if group.state is GroupState.DROPPED:
+                        self.bodies.drop(group.id)
                 ended += groups
         return ended
 

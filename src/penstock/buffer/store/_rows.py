@@ -92,6 +92,8 @@ def _arrived(record: object) -> bool:
     """Whether the record is of an item that arrived: made by the ledger alone, of values that the intake has checked."""
     if isinstance(record, RolloutRecord):
         return record.form == "item"
+    if isinstance(record, GroupRecord):
+        return record.arrival is not None
     return isinstance(record, MemberRecord) and record.environment != ""
 
 

@@ -198,3 +198,32 @@ async def test_settings_of_a_started_task_outlive_the_process(tmp_path: Path) ->
         assert group is not None
         assert (group.environment, group.size) == ("math", 3)
         assert await again.compat.finished_ids("math") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"reward": 1.0, "messages": []',
+        b'"reward":true,"messages":[{"role":"user","content":"a \\"reward\\" of \\n 1"}]',
+        b'"messages": [{"reward": 5}], "reward" : 1e0',
+        b'"\\u0072eward": 1, "messages": [{"reward": 5}]',
+        b'"messages": [{"content": "x\\"reward"}], "\\u0072eward": 1',
+        b'"name": "reward", "reward": 1, "messages": []',
+        b'"raw_reward": 7, "reward": 1, "messages": []',
+    ],
+)
+async def test_only_the_reward_of_an_item_is_changed_however_it_is_spelled(tmp_path: Path, fields: bytes) -> None:
+    written = b'{"uid": "u", "instance_id": "a", %b}' % fields
+    for number, cache_bytes in enumerate((1 << 20, 1)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        stage = Stage(directory, Own(), cache_bytes=cache_bytes)
+        async with stage.service.running():
+            await stage.compat.write(written)
+            await stage.compat.write(item("v", "a", 0.0))
+            first, _ = await served(await stage.compat.reader.read(None))
+        assert first["reward"] == pytest.approx(1.0, abs=1e-7)
+        assert first["raw_reward"] == 1
+        assert {name: value for name, value in first.items() if not name.endswith("reward")} == {
+            name: value for name, value in json.loads(written).items() if not name.endswith("reward")
+        }
