@@ -69,8 +69,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._phase = _Phase.IDLE
         self._requests = 0
         """Requests that have arrived whole."""
-        self._header_bytes = 0
-        """Of the headers that were read so far."""
+        self._headers_too_large = False
         self._unread_bytes = 0
         """Received for headers that are not read yet."""
         self._refused = False
@@ -101,15 +100,22 @@ class LimitedProtocol(HttpToolsProtocol):
         requests = self._requests
         super().data_received(data)
         if self._phase is _Phase.HEADERS and self._requests == requests:
+            # Bytes of headers that the parser holds: it collects one of any size.
             self._unread_bytes += len(data)
-        if max(self._unread_bytes, self._header_bytes) > self.limits.max_header_bytes:
-            self._refuse(LimitError(f"the headers are over the limit of {self.limits.max_header_bytes} bytes", http_status=431))
-        elif not self._refused:
+            if self._unread_bytes > self.limits.max_header_bytes:
+                self._headers_too_large = True
+                self.send_400_response("")
+        if not self._refused:
             self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP gets our shape of an error."""
-        self._refuse(MalformedError("this is not an HTTP request that can be read"))
+        """What the parser stopped at gets our shape of an error."""
+        if self._refused:
+            return
+        if self._headers_too_large:
+            self._refuse(LimitError(f"the headers are over the limit of {self.limits.max_header_bytes} bytes", http_status=431))
+        else:
+            self._refuse(MalformedError("this is not an HTTP request that can be read"))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing here upgrades; the request is answered as it stands."""
@@ -118,36 +124,23 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        self._phase, self._header_bytes, self._unread_bytes = _Phase.HEADERS, 0, 0
+        self._phase, self._unread_bytes = _Phase.HEADERS, 0
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request line."""
-        self._header_bytes += len(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A whole header."""
-        self._header_bytes += len(name) + len(value) + 4
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """All headers are there: the app is started, unless they are too large."""
         self._phase, self._unread_bytes = _Phase.BODY, 0
-        if self._header_bytes <= self.limits.max_header_bytes:
-            super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        if self._header_bytes <= self.limits.max_header_bytes:
-            super().on_body(body)
+        # Counted once, here: to count as each arrives would cost every request a call for every header.
+        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > self.limits.max_header_bytes:
+            self._headers_too_large = True
+            raise ValueError("the parser stops here, and `send_400_response` says why")
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The request has arrived whole."""
         self._phase = _Phase.IDLE
         self._requests += 1
-        if self._header_bytes <= self.limits.max_header_bytes:
-            super().on_message_complete()
+        super().on_message_complete()
 
     # Called by the transport
 
@@ -167,6 +160,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """Set the timer for what the connection waits for now."""
+        if self._phase is _Phase.IDLE and self._timer is None:
+            return
         waits_for = (self._requests, self._phase)
         if waits_for == self._timed:
             return
