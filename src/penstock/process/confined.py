@@ -72,7 +72,7 @@ async def start_confined(words: Sequence[str]) -> tuple[Child, asyncio.StreamWri
 
 
 def set_niceness(child: Child, nice: int) -> None:
-    """Say how far a confined process, with all that it has started, stands back when others want to compute: 0 to 19. It can only grow.
+    """Say how far a confined process, with all that it will start, stands back when others want to compute: 0 to 19.
 
     Linux may share the processor between sessions first and heed processes only inside of one, so both are told.
     """

@@ -56,6 +56,15 @@ def cpu_seconds(pid: int) -> float:
     return 0.0 if fields is None else sum(int(field) for field in fields[11:15]) / _TICKS_PER_SECOND
 
 
+def is_computing(pid: int) -> bool:
+    """Whether a process, or one that it has started, runs or wants to run at this moment. False where the kernel does not tell."""
+    fields = _stat(pid)
+    if fields is not None and fields[0] in "RD":
+        return True
+    children = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in _words(path)]
+    return any(is_computing(child) for child in children)
+
+
 def _has_proc() -> bool:
     return Path("/proc/self/stat").exists()
 
@@ -67,3 +76,10 @@ def _stat(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:  # it has ended meanwhile
+        return []

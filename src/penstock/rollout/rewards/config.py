@@ -23,7 +23,7 @@ class RewardConfig:
     memory_mb: int = 1024
     """Address space of a process that calls it."""
     processes: int = 2
-    """That call it at the same time. Calls that take longer than usual do not count, up to four times as many."""
+    """That call it at the same time. Calls that only wait for something do not count, up to four times as many."""
 
     def __post_init__(self) -> None:
         check_range("seconds", self.seconds, above=0)

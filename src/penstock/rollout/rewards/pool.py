@@ -17,6 +17,7 @@ from typing import Self
 from penstock.errors import ConfigError, InfraError
 from penstock.process.child import Child
 from penstock.process.confined import Confinement, confinement, set_niceness, start_confined
+from penstock.process.identity import is_computing
 from penstock.rollout.config import EnvConfig
 from penstock.rollout.judging import Judgement, read_judgement
 from penstock.rollout.openai_shapes import message_shape
@@ -28,11 +29,12 @@ log = logging.getLogger(__name__)
 _PROGRAM = Path(__file__).with_name("_child.py")
 _LONGEST_ANSWER_BYTES = 2 << 20
 _FILE_BYTES = 64 << 20
-_NICE, _SLOW_NICE = 5, 19
-_SLOW_SECONDS = 0.5
-"""A call that takes longer makes place for another, and from then on computes only when nobody else wants to."""
-_SLOW_SHARE = 4
-"""So many times as many slow calls as there are places."""
+_NICE = 8
+"""A process that computes all the time leaves five sixths of a core to one that wants it, too."""
+_LOOK_SECONDS = 0.5
+"""So often it is looked whether a call only waits for something; then it makes place for another."""
+_WAITING_SHARE = 4
+"""So many times as many waiting calls as there are places."""
 
 
 @contextlib.asynccontextmanager
@@ -52,7 +54,7 @@ class RewardPool:
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         self._places = asyncio.Semaphore(config.processes)
-        self._num_slow = 0
+        self._num_waiting = 0
         self._idle: list[_Caller] = []
         self._all: set[_Caller] = set()
 
@@ -92,26 +94,30 @@ class RewardPool:
 
     @contextlib.asynccontextmanager
     async def _place(self) -> AsyncIterator[_Place]:
-        """A place among those that call at the same time; given to another while this call takes long."""
+        """A place among those that call at the same time; given to another once this call is found waiting, for a hang costs nobody anything.
+
+        What computes keeps its place, however long: so no more than these compute.
+        """
         await self._places.acquire()
         place = _Place()
+        loop = asyncio.get_running_loop()
 
-        def become_slow() -> None:
-            place.is_slow = True
-            if place.caller is not None:
-                place.caller.step_back()
-            if self._num_slow < _SLOW_SHARE * self._config.processes:
+        def look() -> None:
+            is_waiting = place.caller is not None and not place.caller.is_computing
+            if is_waiting and self._num_waiting < _WAITING_SHARE * self._config.processes:
                 place.is_lent = True
-                self._num_slow += 1
+                self._num_waiting += 1
                 self._places.release()
+            else:
+                place.timer = loop.call_later(_LOOK_SECONDS, look)
 
-        timer = asyncio.get_running_loop().call_later(_SLOW_SECONDS, become_slow)
+        place.timer = loop.call_later(_LOOK_SECONDS, look)
         try:
             yield place
         finally:
-            timer.cancel()
+            place.timer.cancel()
             if place.is_lent:
-                self._num_slow -= 1
+                self._num_waiting -= 1
             else:
                 self._places.release()
 
@@ -120,8 +126,7 @@ class RewardPool:
         is_sound = False
         try:
             answer = await caller.ask(question, self._config.seconds)
-            # One that has stepped back cannot step forward again.
-            is_sound = answer.get("is_sound") is True and not place.is_slow and len(self._idle) < self._config.processes
+            is_sound = answer.get("is_sound") is True and len(self._idle) < self._config.processes
             return answer
         finally:
             if is_sound:
@@ -170,7 +175,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.caller: _Caller | None = None
-        self.is_slow = False
+        self.timer: asyncio.TimerHandle
         self.is_lent = False
 
 
@@ -202,9 +207,10 @@ class _Caller:
             raise InfraError("the reward function's process answered nonsense")
         return answer
 
-    def step_back(self) -> None:
-        """Let it compute, with all that it has started, only when nobody else wants to."""
-        set_niceness(self._child, _SLOW_NICE)
+    @property
+    def is_computing(self) -> bool:
+        """Whether it, or something that it has started, wants the processor now."""
+        return is_computing(self._child.id.pid)
 
     async def end(self) -> None:
         """End it and all that it has started."""
