@@ -19,6 +19,7 @@ import numpy as np
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError, LimitError
 from penstock.gateway.requests import BadRequest
+from penstock.gateway.wires import Wire
 from penstock.types import Evidence, Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -94,6 +95,7 @@ class HttpEngine:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._policy, self._version, self._clock = policy, version, clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
+        self._wires = {url: Wire(url, token=token) for url in self._urls if url.startswith("http://")}
         self._models: dict[str, str] = {}
         self._where: dict[str, str] = {}
         """The server that has a request, by its id."""
@@ -109,6 +111,8 @@ class HttpEngine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for wire in self._wires.values():
+            wire.close()
         if self._session is not None:
             await self._session.close()
 
@@ -162,26 +166,37 @@ class HttpEngine:
 
     async def _attempt(self, url: str, order: Order, seconds: float, on_tokens: OnTokens | None) -> list[Sampled]:
         replies = [Sampled() for _ in range(order.num_choices)]
-        timeout = aiohttp.ClientTimeout(total=max(0.001, seconds), sock_connect=5.0)
         try:
             asserted = 0 if self._version is None else await self._version()
             body = msgspec.json.encode(_body(order, await self.model(url, seconds), is_streamed=on_tokens is not None))
-            async with self._http().post(f"{url}/v1/completions", data=body, timeout=timeout) as answer:
-                if answer.status != 200:
-                    raise _refusal(answer.status, await answer.read(), answer.headers)
-                if on_tokens is None:
-                    _take(msgspec.json.decode(await answer.read()), replies, order)
-                else:
-                    async for event in _events(answer.content):
-                        for index in _take(event, replies, order):
-                            on_tokens(index, replies[index])
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            wire = self._wires.get(url)
+            if on_tokens is None and wire is not None:
+                answered = await wire.post("/v1/completions", body, seconds=max(0.001, seconds))
+                if answered.status != 200:
+                    raise _refusal(answered.status, answered.body, answered.headers)
+                _take(msgspec.json.decode(answered.body), replies, order)
+            else:
+                await self._stream(url, body, seconds, replies, order, on_tokens or (lambda index, reply: None))
+        except (aiohttp.ClientError, OSError) as error:
             raise _Again(str(error) or type(error).__name__, is_begun=on_tokens is not None and any(reply.ids for reply in replies)) from error
         except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise InfraError(f"the engine's answer cannot be read: {type(error).__name__}: {error!s:.200}") from error
         for reply in replies:
             _complete(reply, order, self._policy, asserted)
         return replies
+
+    async def _stream(self, url: str, body: bytes, seconds: float, replies: list[Sampled], order: Order, on_tokens: OnTokens) -> None:
+        """Read a reply as it comes, event by event or, from a server that was not asked to stream, at once."""
+        limits = aiohttp.ClientTimeout(total=max(0.001, seconds), sock_connect=5.0)
+        async with self._http().post(f"{url}/v1/completions", data=body, timeout=limits) as answer:
+            if answer.status != 200:
+                raise _refusal(answer.status, await answer.read(), {name.lower(): value for name, value in answer.headers.items()})
+            if answer.content_type == "application/json":
+                _take(msgspec.json.decode(await answer.read()), replies, order)
+                return
+            async for event in _events(answer.content):
+                for index in _take(event, replies, order):
+                    on_tokens(index, replies[index])
 
 
 class _Again(Exception):
@@ -285,7 +300,7 @@ def _refusal(status: int, answer: bytes, headers: Mapping[str, str]) -> Exceptio
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         message = f"status {status}"
     if status in (429, 502, 503, 504):
-        named = headers.get("Retry-After", "0")
+        named = headers.get("retry-after", "0")
         return _Again(message[:200], seconds=float(named) if named.isdecimal() else 0.0, is_limit=status == 429)
     return (
         BadRequest(f"the engine refuses the request: {message[:500]}") if 400 <= status < 500 else InfraError(f"the engine failed ({status}): {message[:200]}")

@@ -279,9 +279,13 @@ def _checked_tokens(
     arrays: Mapping[str, npt.ArrayLike],
     media: Sequence[str],
 ) -> Tokens:
+    own_ids = read_only(as_ids(ids))
+    if logprobs is None and not versions and not arrays and not media and source in (Source.TEMPLATE, Source.ENV) and own_ids.ndim == 1 and own_ids.size:
+        # Nothing is left that could be wrong with them, and most of what is recorded is this.
+        return Tokens(ids=own_ids, source=Source(source), logprobs=None, versions=(), arrays={}, media=())
     segment = Segment(
         parent=None,
-        ids=read_only(as_ids(ids)),
+        ids=own_ids,
         source=source,
         logprobs=None if logprobs is None else read_only(as_logprobs(logprobs)),
         versions=tuple(versions),
