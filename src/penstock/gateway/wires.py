@@ -1,0 +1,129 @@
+"""Requests over kept connections, as few steps as they can be made of: an agent's turn costs two of them, and a full client would be half its price.
+
+Plain HTTP/1.1 to servers of our own choosing. Anything else (TLS, redirects, streams) is left to a full client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+IDLE_CONNECTIONS = 256
+"""Kept open to one server, at most."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """What a server said."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    """By name in lower case."""
+    body: bytes = b""
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: one request at a time."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.is_usable = True
+        self._waiting: asyncio.Future[Answered] | None = None
+        self._answered = Answered()
+        self._parts: list[bytes] = []
+        self._parser = httptools.HttpResponseParser(self)
+
+    def send(self, data: bytes) -> asyncio.Future[Answered]:
+        """Write a request; the future gets what is answered."""
+        assert self.transport is not None
+        self._answered, self._parts = Answered(), []
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiting = asyncio.get_running_loop().create_future()
+        self.transport.write(data)
+        return self._waiting
+
+    def close(self) -> None:
+        self.is_usable = False
+        if self.transport is not None:
+            self.transport.abort()
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"what the server says is not HTTP: {error}"))
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_usable = False
+        self._fail(ConnectionError(f"the server closed the connection{f': {error}' if error else ''}"))
+
+    # Called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._answered.headers[name.decode("latin1").lower()] = value.decode("latin1")
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        answered = self._answered
+        answered.status, answered.body = self._parser.get_status_code(), b"".join(self._parts)
+        self.is_usable = self.is_usable and self._parser.should_keep_alive()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(answered)
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+
+class Wire:
+    """Connections to one server. `base_url` is http."""
+
+    def __init__(self, base_url: str, *, token: str | None = None) -> None:
+        parts = urlsplit(base_url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._root = parts.path.rstrip("/")
+        self._head = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "")
+        self._idle: deque[_Connection] = deque()
+
+    async def post(self, path: str, body: bytes, content_type: str = "application/json", *, seconds: float) -> Answered:
+        """Send a request and read all of the answer. Raises `OSError` or `TimeoutError` if there is none; whether it was taken is not known then."""
+        head = f"POST {self._root}{path} HTTP/1.1\r\n{self._head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        async with asyncio.timeout(seconds):
+            connection = await self._connection()
+            try:
+                answered = await connection.send(head.encode("latin1") + body)
+            except BaseException:
+                connection.close()
+                raise
+        if connection.is_usable and len(self._idle) < IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answered
+
+    def close(self) -> None:
+        """Close what is idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _connection(self) -> _Connection:
+        # The newest first: those that the server may have closed for idleness stay at the other end.
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable and connection.transport is not None and not connection.transport.is_closing():
+                return connection
+        _, made = await asyncio.get_running_loop().create_connection(_Connection, self._host, self._port)
+        return made
