@@ -296,3 +296,31 @@ def test_a_prefix_ends_before_media() -> None:
 def test_a_rollout_without_tokens_has_facts_too() -> None:
     found = facts(rollout_of(Recorder()))
     assert (found.tokens, found.sampled_tokens, found.prefix_tokens, found.versions, found.oldest_version) == (0, 0, 0, (), None)
+
+
+def silent(recorder: Recorder, role: str, content: str) -> None:
+    recorder.open_message()
+    recorder.close_message(Message(role=role, content=content))
+
+
+def test_messages_without_tokens_belong_to_the_history_of_what_follows_them() -> None:
+    recorder = Recorder()
+    silent(recorder, "system", "rules")
+    silent(recorder, "user", "")
+    recorder.append([1, 2], Source.TEMPLATE)
+    says(recorder, "assistant", [3])
+    silent(recorder, "user", "on")
+    says(recorder, "assistant", [4])
+    histories = [[message.content for message in step.resulting_messages_history] for step in steps(rollout_of(recorder))]
+    assert histories == [["rules", "", "assistant [3]", "on"], ["rules", "", "assistant [3]", "on", "assistant [4]"]]
+
+
+def test_messages_without_tokens_do_not_join_branches() -> None:
+    recorder = Recorder()
+    says(recorder, "user", [1])
+    says(recorder, "assistant", [2])
+    silent(recorder, "user", "on the first branch")
+    recorder.fork(recorder.message_spans(0)[-1])
+    says(recorder, "assistant", [3])
+    histories = [[message.content for message in step.resulting_messages_history] for step in steps(rollout_of(recorder))]
+    assert histories[1] == ["user [1]", "assistant [3]"]
