@@ -15,7 +15,7 @@ from penstock.buffer.compat.bodies import BodyCache
 from penstock.buffer.compat.hooks import HookFault, HookName, Hooks, HookSettings, Item, ItemGroup
 from penstock.buffer.store import Store
 from penstock.buffer.store.protocol import StoredBody
-from penstock.errors import CorruptError, UnknownError
+from penstock.errors import CorruptError, RetiredError, UnknownError
 from penstock.types import Arrival, GroupRecord
 from penstock.wire import digest
 
@@ -245,5 +245,5 @@ def _by_member(store: Store, run: str, group: Chosen) -> list[StoredBody]:
     try:
         rollouts = store.rollouts(run, group.id)[: len(group.arrival.rewards)]
         return [StoredBody(rollout.uid, rollout.digest, store.payload(run, rollout.uid).body) for rollout in rollouts]
-    except (CorruptError, UnknownError):
+    except (CorruptError, RetiredError, UnknownError):
         return []

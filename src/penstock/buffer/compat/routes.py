@@ -101,6 +101,10 @@ class CompatRoutes:
         await _send(send, 200, b'{"message":"Rollout Buffer Server is running"}')
 
 
+class CutShortError(Exception):
+    """An answer could not be sent to its end."""
+
+
 async def _send_batch(send: Send, batch: Batch, batch_size: int | None) -> None:
     if batch.items is None:
         enough = batch.num_items == 0 or batch_size is None
@@ -109,8 +113,12 @@ async def _send_batch(send: Send, batch: Batch, batch_size: int | None) -> None:
         return
     headers = [_JSON] if batch.read_id is None else [_JSON, (b"x-read-id", batch.read_id.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async for part in _parts(batch):
-        await send({"type": "http.response.body", "body": part, "more_body": True})
+    try:
+        async for part in _parts(batch):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    except PenstockError as error:
+        # Half of the answer is on its way: the connection is cut, and the client can ask again by the id that it has been told.
+        raise CutShortError(f"read {batch.read_id}: {error}") from error
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

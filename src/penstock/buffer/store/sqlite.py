@@ -222,6 +222,8 @@ class SqliteStore:
             try:
                 payload = payload_of(tuple(row))
                 payload = self._archived(payload) if isinstance(payload, Moved) else payload
+            except RetiredError:
+                continue
             except CorruptError as error:
                 self._note_damage("payload", run, str(row[1]), error, row[-1])
                 continue

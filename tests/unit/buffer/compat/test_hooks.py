@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,16 @@ async def test_only_the_reward_of_an_item_is_changed_however_it_is_spelled(tmp_p
         assert {name: value for name, value in first.items() if not name.endswith("reward")} == {
             name: value for name, value in json.loads(written).items() if not name.endswith("reward")
         }
+
+
+async def test_a_group_whose_bytes_are_damaged_is_left_out_and_told(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Own(), cache_bytes=1)
+    async with stage.service.running():
+        await stage.pair("a")
+        await stage.pair("b")
+        await stage.service.settled()
+        with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+            connection.execute("UPDATE payloads SET body = replace(CAST(body AS TEXT), 'reward', 'rewart') WHERE uid = 'a1'")
+        batch = await stage.compat.reader.read(None)
+        assert {found["instance_id"] for found in await served(batch)} == {"b"}
+        assert batch.damaged == ["a/0"]
