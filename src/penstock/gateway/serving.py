@@ -25,6 +25,7 @@ from penstock.gateway.session import Surroundings
 from penstock.gateway.sessions import Sessions
 from penstock.gateway.slots import Slots
 from penstock.gateway.streams import TokenTexts
+from penstock.gateway.wires import Wire
 from penstock.httpd import bind, serve_app
 from penstock.types import Laws, Rollout
 
@@ -51,7 +52,9 @@ def serve_gateway(config: GatewayConfig) -> None:
                 around = Surroundings(
                     template=template,
                     engine=engine,
-                    journal=BufferJournal(client, config.name),
+                    journal=BufferJournal(
+                        client, config.name, Wire(config.buffer_url, token=config.token) if config.buffer_url.startswith("http://") else None
+                    ),
                     limits=config.limits,
                     max_tokens=config.max_tokens,
                     count=lambda name, count: counts.update({name: count}),
