@@ -10,7 +10,7 @@ def cispo(inputs: LossInputs, config: LossConfig) -> TokenLosses:
     """-sg(clip(r, 1 - low, 1 + high)) A logprob with r = exp(logprob - behaviour logprob), per token.
 
     What is clipped is the weight of a token and not its gradient, so that rare tokens that became likelier go on learning. By default there is
-    no lower bound. MiniMax 2025 (MiniMax-M1), arXiv:2506.13585; the default upper bound of 5 after Khatri et al. 2025 (ScaleRL), arXiv:2510.13786.
+    no lower bound. The upper one, 5, is a choice of ours. MiniMax 2025 (MiniMax-M1), arXiv:2506.13585.
 
     >>> import torch
     >>> logprobs, zeros = torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -9.0])
