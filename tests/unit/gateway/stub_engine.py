@@ -68,12 +68,13 @@ class StubEngine:
         app.router.add_get("/v1/models", self._models)
         if self.dialect == "penstock":
             app.router.add_post("/abort", self._abort)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runner = self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
