@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -26,17 +27,21 @@ TICKET = Ticket(run="run", environment="env", group_id="env:train/0/3", member=0
 THINKING = ("", "<think>so</think>", "<think>\nlong\n\nthoughts\n</think>\n\n", "<think>unfinished ")
 
 
+@dataclass
 class Telling(StubEngine):
-    """Never says the same number twice: each logprob names one token of the whole episode."""
+    """Never says the same number twice: each logprob names one token of the whole episode. Remembers what stood before it."""
 
     told: int = 0
+    contexts: dict[float, list[int]] = field(default_factory=dict)
+    """By logprob: all tokens that the server was given, and sampled, before this one."""
 
     def _answer(self, body: dict[str, Any], fault: str) -> dict[str, Any]:
         answer = super()._answer(body, fault)
         choice = answer["choices"][0]
         self.told += len(choice["token_ids"])
         # Exact in single precision.
-        choice["logprobs"]["token_logprobs"] = [-(self.told - place) / 1024 for place in range(len(choice["token_ids"]))]
+        logprobs = choice["logprobs"]["token_logprobs"] = [-(self.told - place) / 1024 for place in range(len(choice["token_ids"]))]
+        self.contexts |= {logprob: [*body["prompt"], *choice["token_ids"][:place]] for place, logprob in enumerate(logprobs)}
         return answer
 
 
@@ -98,6 +103,9 @@ def assert_truth(rollout: Rollout, engine: Telling) -> None:
     said = spoken(engine)
     assert len(set(said)) == len(said) > 0
     assert sorted(trained(rollout)) == sorted(said)
+    for sample in samples(rollout):
+        for place in sample.loss_mask.nonzero()[0]:
+            assert sample.ids[:place].tolist() == engine.contexts[float(sample.logprobs[place])]
     of_steps = [token for step in steps(rollout) for token in zip(step.policy_logprobs["token_ids"], step.policy_logprobs["logprobs"], strict=True)]
     assert of_steps == [(id, logprob) for id, logprob, _ in said]
 
@@ -111,6 +119,10 @@ async def test_every_sampled_token_is_trained_once_with_what_the_server_said(tem
         engine = Telling(chatty(kind, thinking), end_id=template.eos_ids[0], version=3)
         rollout = await played(engine, template, made.make(), made.problems(Split.TRAIN).problem(0, index))
         assert_truth(rollout, engine)
+        # What the server was given last is the conversation as the template shows it.
+        last = max(number for number, mark in enumerate(rollout.trace.marks) if mark.message.role == "assistant")
+        shown = template.open([mark.message for mark in rollout.trace.marks[:last]])
+        assert template.decode(engine.requests[-1]["prompt"]) == template.decode(shown.ids)
 
 
 @pytest.mark.parametrize("thinking", THINKING[:3], ids=["none", "short", "long"])
