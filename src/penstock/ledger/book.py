@@ -213,7 +213,7 @@ class Ledger:
                     self._apply_member(record)
                 case RolloutRecord():
                     self._index_rollout(record)
-                    if record.form == "rollout" and record.group_id in self.groups:
+                    if record.group_id in self.groups:
                         self.pools.accept(self.groups[record.group_id], record)
                 case AnnotationRecord():
                     self.annotations.setdefault(record.group_id, {})[record.rollout_uid, record.name, record.step] = record

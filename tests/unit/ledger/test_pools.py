@@ -18,6 +18,7 @@ from penstock.buffer.store import SqliteStore
 from penstock.errors import InvalidError
 from penstock.ledger import BatchReport
 from penstock.metrics import MemorySink, Metrics, read_jsonl
+from penstock.testing.arrivals import Tray
 from penstock.testing.disk import FakeDisk
 from penstock.testing.store import MemoryStore
 from penstock.types import CutRequest, GroupState, LeaseRecord, LeaseRequest, Plan, Purpose, RolloutStatus
@@ -261,3 +262,15 @@ def test_a_batch_is_a_line_in_the_run_s_file(tmp_path: Path) -> None:
     log.close()
     (line,) = read_jsonl(tmp_path / "metrics" / "demo.jsonl")
     assert (line["step"], line["replays/env/rollouts_in_buffer"], line["batches/env/tokens_used"]) == (0, 2, 7)
+
+
+def test_items_of_the_compatible_routes_are_counted_like_rollouts() -> None:
+    tray = Tray(group_size=2)
+    for uid, reward in (("1", 0.0), ("2", 1.0), ("3", None)):
+        tray.write(uid, reward=reward)
+    new, pool = tray.ledger.pools.new["env"], tray.ledger.pools.ready["env"]
+    # The third has no reward: it counts as failed, in a group that is not whole.
+    assert (new.rollouts, new.reward.mean, new.reward.std) == (2, 0.5, 0.5)
+    assert (pool.groups, pool.rollouts) == (1, 2)
+    tray.read("a/0")
+    assert (tray.ledger.pools.new, pool.rollouts) == ({}, 0)
