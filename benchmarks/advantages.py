@@ -20,7 +20,7 @@ GROUPS = 128
 
 
 def step_columns(num_groups: int) -> tuple[np.ndarray, list[str], list[str], list[str]]:
-    """Step rewards, trajectory, group and anchor of `num_groups` groups of 8 episodes of 50 steps, the anchors texts of about 60 characters."""
+    """Step rewards, trajectory, group and anchor of `num_groups` groups of 8 episodes of 50 steps, the anchors texts of about 70 characters."""
     rng = np.random.default_rng(0)
     num_rows = num_groups * MEMBERS * STEPS
     rewards_N = np.where(rng.random(num_rows) < 0.05, rng.random(num_rows), 0.0)

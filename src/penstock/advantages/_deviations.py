@@ -14,17 +14,19 @@ NORMS = ("mean_std_norm", "mean_norm")
 
 
 def saturated(values_N: Float64Array, factor: Float64Array | float = 1.0) -> Float64Array:
-    """`values * factor`, where what is beyond the largest float64 becomes that float."""
+    """`values * factor` of finite values, where what is beyond the largest float64 becomes that float."""
+    if isinstance(factor, float) and factor == 1.0:
+        return values_N
     with np.errstate(over="ignore", under="ignore"):
-        product_N: Float64Array = np.clip(values_N * factor, -LARGEST, LARGEST)
-    return product_N
+        product_N: Float64Array = values_N * factor
+    return np.clip(product_N, -LARGEST, LARGEST, out=product_N)
 
 
 def saturated_sum(first_N: Float64Array, second_N: Float64Array) -> Float64Array:
     """The sum of finite columns, where what is beyond the largest float64 becomes that float."""
     with np.errstate(over="ignore"):
-        sum_N: Float64Array = np.clip(first_N + second_N, -LARGEST, LARGEST)
-    return sum_N
+        sum_N: Float64Array = first_N + second_N
+    return np.clip(sum_N, -LARGEST, LARGEST, out=sum_N)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,8 +69,9 @@ def deviations(values_N: Float64Array, groups: Groups) -> Deviations:
     # Between 2**-1021 and 2**1023 both the unit and its inverse are floats, and the largest float64 stays below 2 units.
     exponent_P = np.clip(np.frexp(groups.largest(np.abs(values_N)))[1] - 1, -1021, 1023)
     unit_P: Float64Array = np.ldexp(1.0, exponent_P)
+    scaled_N: Float64Array = (1.0 / unit_P)[index_N]
     with np.errstate(under="ignore"):
-        scaled_N: Float64Array = values_N * (1.0 / unit_P)[index_N]
+        scaled_N *= values_N
     # The mean of n equal floats need not be that float. Measured from one of its own members, a constant group is exactly 0.
     scaled_N -= groups.first(scaled_N)[index_N]
     scaled_N -= (groups.sums(scaled_N) / np.maximum(groups.sizes_P, 1))[index_N]

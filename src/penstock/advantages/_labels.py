@@ -5,8 +5,10 @@ A label may be any hashable value. Rows of one group need not be neighbours. `_N
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -112,8 +114,9 @@ def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Ha
         if array.dtype.kind == "b":
             return array.astype(np.int8)
         return list(array.tolist())
-    column = list(labels)
-    if set(map(type, column)) <= {int, bool}:
+    column = labels if isinstance(labels, list) else list(labels)
+    # The first label often tells that they are not all integers, and saves a look at the others.
+    if isinstance(next(iter(column), 0), int) and set(map(type, column)) <= {int, bool}:
         try:
             return np.array(column, dtype=np.int64)
         except OverflowError:  # beyond 64 bits they are numbered like any other hashable
@@ -134,16 +137,26 @@ def _number_integers(labels_N: npt.NDArray[np.integer[Any]]) -> IntpArray:
 
 def _number_hashables(labels_N: list[Hashable], name: str) -> IntpArray:
     try:
-        distinct = dict.fromkeys(labels_N)
+        index_N, number = numbered(labels_N)
     except TypeError:
         row, label = next((row, label) for row, label in enumerate(labels_N) if not _hashable(label))
         raise ValueError(f"{name}[{row}] is {label!r}, which is not hashable and so cannot be a label") from None
-    for label in distinct:
+    for label in number:
         if label != label:
             row = next(row for row, other in enumerate(labels_N) if other is label)
             raise ValueError(f"{name}[{row}] is {label!r}, which does not equal itself and so cannot be a label")
-    number = dict(zip(distinct, range(len(distinct)), strict=True))
-    return np.fromiter(map(number.__getitem__, labels_N), dtype=np.intp, count=len(labels_N))
+    return index_N
+
+
+def numbered(values_N: list[Hashable]) -> tuple[IntpArray, dict[Hashable, int]]:
+    """The values as numbers from 0 in the order they are met, and which number each has. TypeError if one is not hashable.
+
+    One look-up per row and all of it in C: a value that is met for the first time draws the next number. Large columns are bound by memory, so nothing
+    here looks at a value twice.
+    """
+    number: defaultdict[Hashable, int] = defaultdict(count().__next__)
+    index_N = np.fromiter(map(number.__getitem__, values_N), dtype=np.intp, count=len(values_N))
+    return index_N, number
 
 
 def _hashable(label: object) -> bool:

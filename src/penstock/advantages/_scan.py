@@ -17,8 +17,8 @@ class Timeline:
         in_order = bool((index_N[1:] >= index_N[:-1]).all())
         self._order_N: IntpArray | None = None if in_order else np.argsort(index_N, kind="stable")
         sorted_N = index_N if self._order_N is None else index_N[self._order_N]
-        last_N = np.cumsum(trajectories.sizes_P)[sorted_N] - 1
-        self._rows_after_N: IntpArray = last_N - np.arange(len(index_N))
+        self._rows_after_N: IntpArray = np.cumsum(trajectories.sizes_P)[sorted_N]
+        self._rows_after_N -= np.arange(1, len(index_N) + 1)
         self.longest = int(trajectories.sizes_P.max()) if len(index_N) else 0
 
     def following(self, values_N: Float64Array, at_end_N: Float64Array | float = 0.0) -> Float64Array:
@@ -36,10 +36,11 @@ class Timeline:
         depends on itself and what follows it only: equal futures have bit-equal sums.
         """
         sums_N = self._sorted(values_N).copy()
+        ahead_N = np.empty_like(sums_N)  # one for all passes: on large columns fresh memory costs more than the arithmetic
         reach, factor = 1, decay
         while reach < self.longest and factor != 0:
-            ahead_N = np.where(self._rows_after_N[:-reach] >= reach, sums_N[reach:], 0.0)
-            sums_N[:-reach] += factor * ahead_N
+            np.multiply(sums_N[reach:], factor, out=ahead_N[:-reach])
+            np.add(sums_N[:-reach], ahead_N[:-reach], out=sums_N[:-reach], where=self._rows_after_N[:-reach] >= reach)
             reach, factor = 2 * reach, factor * factor
         return self._restored(sums_N)
 
@@ -60,7 +61,7 @@ def headroom(num_terms: int, *columns: Float64Array) -> float:
     >>> headroom(4, np.array([1.0, 5.0])), headroom(4, np.array([1e308]))
     (1.0, 0.125)
     """
-    largest = max((float(np.abs(column).max()) for column in columns if len(column)), default=0.0)
+    largest = max((max(float(column.max()), -float(column.min())) for column in columns if len(column)), default=0.0)
     if largest <= LARGEST / (2 * num_terms + 2):
         return 1.0
     return float(2.0 ** -(int(num_terms).bit_length()))

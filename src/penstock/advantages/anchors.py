@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Hashable, Iterable, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.advantages._columns import in_range
-from penstock.advantages._labels import Groups, IntpArray, groups_of
+from penstock.advantages._labels import Groups, IntpArray, groups_of, numbered
 from penstock.types import BoolArray
 
 Anchors = npt.NDArray[Any] | Iterable[Any]
@@ -51,34 +52,55 @@ def _plain(value: Any) -> Any:
 
 
 def anchored(anchor: Anchors, groups: Groups, *, similarity: float | None = None) -> tuple[Groups, BoolArray]:
-    """Rows of one group with the same anchor, and which rows have one.
+    """Rows with the same anchor, for `groups.split_by`, and which rows have one.
 
     `similarity`: None, or a threshold from 0 to 1 from which on texts count as the same state (see `first_fit`); observations that are not text
     are then compared as canonical JSON. ValueError names the row of an anchor that is not JSON-like.
     """
-    num_rows = len(groups.index_N)
-    keys = _keys(anchor, num_rows)
+    column = _observations(anchor, len(groups.index_N))
     if similarity is not None:
         in_range(similarity, 0.0, 1.0, name="similarity")
-        return _similar(keys, groups, similarity)
-    if isinstance(keys, np.ndarray):
-        return groups.split_by(groups_of(keys, num_rows, name="anchor")), np.ones(num_rows, dtype=np.bool_)
-    present_N = np.ones(num_rows, dtype=np.bool_) if None not in set(keys) else np.fromiter((key is not None for key in keys), np.bool_, num_rows)
-    return groups.split_by(groups_of(keys, num_rows, name="anchor")), present_N
+        return _similar(_keys(column), groups, similarity)
+    index_N, none = _exact(column)
+    present_N = np.ones(len(index_N), dtype=np.bool_) if none is None else np.asarray(index_N != none, dtype=np.bool_)
+    return Groups(index_N=index_N, sizes_P=np.bincount(index_N)), present_N
 
 
-def _keys(anchor: Anchors, num_rows: int) -> npt.NDArray[Any] | list[Hashable]:
-    """Integers in an array, or keys in a list, one per row."""
-    if isinstance(anchor, np.ndarray) and anchor.ndim == 1 and anchor.dtype.kind in "iub":
-        column: npt.NDArray[Any] | list[Any] = anchor
+def _observations(anchor: Anchors, num_rows: int) -> npt.NDArray[Any] | list[Any]:
+    """Integers in an array, or anything in a list, one per row."""
+    column: npt.NDArray[Any] | list[Any]
+    if isinstance(anchor, np.ndarray) and anchor.ndim == 1:
+        column = anchor if anchor.dtype.kind in "iub" else anchor.tolist()
     else:
-        column = list(anchor.tolist() if isinstance(anchor, np.ndarray) and anchor.ndim == 1 else anchor)
+        column = anchor if isinstance(anchor, list) else list(anchor)
     if len(column) != num_rows:
         raise ValueError(f"anchor has {len(column)} observations for {num_rows} rows; there must be one per row")
+    return column
+
+
+def _exact(column: npt.NDArray[Any] | list[Any]) -> tuple[IntpArray, int | None]:
+    """The number of each row's state, and that of None where it occurs."""
+    if isinstance(column, list):
+        try:
+            index_N, number = numbered(column)
+        except TypeError:
+            number = {0: 0}
+        # Only text equals text, so if the distinct ones are text all are; of others a dict would take 1, 1.0 and True for one.
+        if all(type(key) in (str, NoneType) for key in number):
+            return index_N, number.get(None)
+    keys = _keys(column)
+    if isinstance(keys, np.ndarray):
+        return groups_of(keys, len(keys), name="anchor").index_N, None
+    index_N, number = numbered(keys)
+    return index_N, number.get(None)
+
+
+def _keys(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Hashable]:
+    """Integers in an array, or keys in a list."""
     if isinstance(column, np.ndarray):
         return column
     kinds = set(map(type, column))
-    if kinds <= {str, type(None)}:
+    if kinds <= {str, NoneType}:
         return column
     if kinds in ({int}, {bool}) and all(-(2**63) <= value < 2**63 for value in (min(column), max(column))):
         return np.array(column, dtype=np.int64)
@@ -94,7 +116,6 @@ def _key_of_row(observation: Any, row: int) -> Hashable:
 
 def _similar(keys: npt.NDArray[Any] | list[Hashable], groups: Groups, threshold: float) -> tuple[Groups, BoolArray]:
     texts = [_text(key) for key in (keys.tolist() if isinstance(keys, np.ndarray) else keys)]
-    present_N = np.fromiter((text is not None for text in texts), np.bool_, len(texts))
     cluster_N = np.full(len(texts), -1, dtype=np.intp)
     rows_by_group = np.split(np.argsort(groups.index_N, kind="stable"), np.cumsum(groups.sizes_P)[:-1])
     for rows in rows_by_group:
@@ -103,7 +124,7 @@ def _similar(keys: npt.NDArray[Any] | list[Hashable], groups: Groups, threshold:
         cluster_of = dict(zip(distinct, first_fit(distinct, threshold).tolist(), strict=True))
         for row, text in said:
             cluster_N[row] = cluster_of[text]
-    return groups.split_by(groups_of(cluster_N, len(texts), name="anchor")), present_N
+    return groups_of(cluster_N, len(texts), name="anchor"), np.fromiter((text is not None for text in texts), np.bool_, len(texts))
 
 
 def _text(key: Hashable) -> str | None:

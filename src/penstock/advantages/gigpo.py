@@ -13,7 +13,7 @@ from penstock.advantages._labels import Groups, Labels, check_equal_inside, chec
 from penstock.advantages._scan import Timeline, headroom
 from penstock.advantages.anchors import Anchors, anchored
 from penstock.advantages.returns import returns_along
-from penstock.types import Float64Array
+from penstock.types import BoolArray, Float64Array
 
 COMBINATIONS = ("additive", "omega")
 STATISTICS = ("trajectories", "steps")
@@ -85,9 +85,10 @@ def gigpo(
     groups = groups_of(group, len(rewards_N))
     check_inside(trajectories, groups, inner_name="trajectory", outer_name="group", labels=group)
     scores_N = _scores(scores, rewards_N, trajectories)
+    anchors, anchored_N = anchored(anchor, groups, similarity=similarity)
     episode_N = episode_part(scores_N, trajectories, groups, norm=norm, stats_over=stats_over, singleton=singleton)
     returns_N = returns_along(rewards_N, Timeline(trajectories), gamma)
-    step_N = step_part(returns_N, groups, anchor, norm=norm, similarity=similarity)
+    step_N = step_part(returns_N, groups.split_by(anchors), anchored_N, norm=norm)
     weights = (1.0, w) if combine == "additive" else (omega, 1.0 - omega)
     total_N = saturated_sum(saturated(episode_N, weights[0]), saturated(step_N, weights[1]))
     return GigpoAdvantages(total=total_N, episode=episode_N, step=step_N, returns=returns_N)
@@ -100,7 +101,7 @@ def _scores(scores: npt.ArrayLike | None, rewards_N: Float64Array, trajectories:
         check_equal_inside(scores_N, trajectories, name="scores", inner_name="trajectory")
         return scores_N
     scale = headroom(int(trajectories.sizes_P.max(initial=0)), rewards_N)
-    return saturated(trajectories.sums(rewards_N * scale), 1.0 / scale)[trajectories.index_N]
+    return saturated(trajectories.sums(saturated(rewards_N, scale)), 1.0 / scale)[trajectories.index_N]
 
 
 def episode_part(scores_N: Float64Array, trajectories: Groups, groups: Groups, *, norm: str, stats_over: str, singleton: str) -> Float64Array:
@@ -119,7 +120,8 @@ def episode_part(scores_N: Float64Array, trajectories: Groups, groups: Groups, *
     return episode_N
 
 
-def step_part(returns_N: Float64Array, groups: Groups, anchor: Anchors, *, norm: str, similarity: float | None = None) -> Float64Array:
-    """A_S of each row: its return against those of the steps of its group with the same anchor."""
-    states, anchored_N = anchored(anchor, groups, similarity=similarity)
-    return np.where(anchored_N, deviations(returns_N, states).normalised(norm), 0.0)
+def step_part(returns_N: Float64Array, states: Groups, anchored_N: BoolArray, *, norm: str) -> Float64Array:
+    """A_S of each row: its return against those of the steps from the same state; 0 for a row without anchor."""
+    step_N = deviations(returns_N, states).normalised(norm)
+    step_N[~anchored_N] = 0.0
+    return step_N

@@ -32,4 +32,4 @@ def discounted_returns(rewards: npt.ArrayLike, trajectory: Labels, *, gamma: flo
 def returns_along(rewards_N: Float64Array, timeline: Timeline, gamma: float) -> Float64Array:
     """`discounted_returns` of checked rewards."""
     scale = headroom(timeline.longest, rewards_N)
-    return saturated(timeline.discounted_sums(rewards_N * scale, gamma), 1.0 / scale)
+    return saturated(timeline.discounted_sums(saturated(rewards_N, scale), gamma), 1.0 / scale)

@@ -12,6 +12,7 @@ from penstock.advantages._columns import finite_column, in_range, is_finite
 from penstock.advantages._deviations import LARGEST, saturated, saturated_sum
 from penstock.advantages._labels import groups_of
 from penstock.advantages._scan import Timeline
+from penstock.advantages.anchors import anchored
 from penstock.advantages.gigpo import step_part
 from penstock.advantages.grpo import grpo
 from penstock.advantages.returns import returns_along
@@ -59,7 +60,8 @@ def system_apply_gigpo_to_batch_steps(
     )
     returns_N = returns_along(rewards_N, Timeline(groups_of(trajectory_N, len(flat))), gamma)
     anchors = [state_hashing_function(step.observation_data) for step in flat]
-    step_N = step_part(returns_N, groups_of(np.zeros(len(flat), dtype=np.intp), len(flat)), anchors, norm="mean_std_norm")
+    states, anchored_N = anchored(anchors, groups_of(np.zeros(len(flat), dtype=np.intp), len(flat)))
+    step_N = step_part(returns_N, states, anchored_N, norm="mean_std_norm")
     episode_T = grpo(scores_T, np.zeros(len(scores_T), dtype=np.intp))
     advantages_N = saturated_sum(saturated(episode_T[trajectory_N], omega), saturated(step_N, 1.0 - omega))
     filled = iter([_filled(step, float(advantage), float(rest)) for step, advantage, rest in zip(flat, advantages_N, returns_N, strict=True)])

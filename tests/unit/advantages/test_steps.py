@@ -111,6 +111,22 @@ def test_the_same_state_in_another_group_and_no_state_are_not_compared() -> None
     assert gigpo([1.0, 0.0], [0, 1], [0, 0], [None, None]).step.tolist() == [0.0, 0.0]
 
 
+def test_many_rows_are_the_same_in_any_order_of_trajectories() -> None:
+    rng = np.random.default_rng(1)
+    num_rows = 70_000
+    group = np.sort(rng.integers(0, 900, num_rows)) * 3
+    trajectory = group * 10 + rng.integers(0, 4, num_rows)
+    anchor = [None if room == 9 else f"room {room}" for room in rng.integers(0, 10, num_rows).tolist()]
+    rewards = rng.normal(size=num_rows)
+    whole = gigpo(rewards, trajectory, group, anchor)
+    order = np.argsort(rng.permutation(4)[trajectory % 4], kind="stable")
+    mixed = gigpo(rewards[order], trajectory[order], group[order], [anchor[row] for row in order])
+    for name in ("total", "episode", "step", "returns"):
+        np.testing.assert_allclose(getattr(mixed, name), getattr(whole, name)[order], atol=1e-12)
+    with pytest.raises(ValueError, match=r"anchor\[69999\] is \{1\}, which cannot be compared"):
+        gigpo(rewards, trajectory, group, [*anchor[:-1], {1}])
+
+
 def test_huge_rewards_stay_finite() -> None:
     found = gigpo([LARGEST, LARGEST, -LARGEST, -LARGEST], [0, 0, 1, 1], [0] * 4, ["s", "t", "s", "t"], gamma=1.0, w=LARGEST)
     assert all(np.isfinite(part).all() for part in (found.total, found.episode, found.step, found.returns))
