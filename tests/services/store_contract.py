@@ -22,6 +22,8 @@ from penstock.types import (
     GroupState,
     JournalEntry,
     Laws,
+    LeaseRecord,
+    LeaseState,
     MemberRecord,
     MemberState,
     Outcome,
@@ -29,6 +31,7 @@ from penstock.types import (
     Plan,
     PlannedGroup,
     Purpose,
+    ReaderRecord,
     Record,
     RolloutRecord,
     RolloutStatus,
@@ -127,11 +130,62 @@ ONE_OF_EACH: tuple[Record, ...] = (
     checkpoint(0),
     payload("u0", b"\x00bytes\xff"),
     entry("e0", 0),
+    LeaseRecord(
+        run="demo",
+        lease="l1",
+        consumer="trainer",
+        groups=(PlannedGroup(id="src/0/0", digest="d"),),
+        state=LeaseState.TAKEN,
+        fence=3,
+        seconds=60.0,
+        expires_at=72.5,
+        taken_at=12.5,
+        facts={"a": "1"},
+    ),
+    ReaderRecord(run="demo", reader="r", read_id="l0", read_at=2.0, ready_order=4, reads=1, items=8),
 )
 
 
 class StoreContract:
     """Subclass it in a test module with a fixture `rig`."""
+
+    # Leases and readers
+
+    def test_a_lease_that_is_over_is_found_by_its_id_and_leaves_its_fence(self, rig: Rig) -> None:
+        store = rig.open()
+        taken = next(record for record in ONE_OF_EACH if isinstance(record, LeaseRecord))
+        store.submit((RUN, taken, replace(taken, lease="l2", fence=4, state=LeaseState.SETTLED), replace(taken, lease="l3", fence=5, state=LeaseState.EXPIRED)))
+        store.close()
+        store = rig.open()
+        snapshot = store.load("demo")
+        assert snapshot is not None
+        assert ([lease.lease for lease in snapshot.leases], snapshot.last_fence) == (["l1"], 5)
+        ended = store.lease("demo", "l2")
+        assert ended is not None
+        assert ended.state is LeaseState.SETTLED
+        assert store.lease("demo", "l9") is None
+        store.close()
+
+    def test_bytes_of_groups_come_in_the_order_they_were_stored(self, rig: Rig) -> None:
+        store = rig.open()
+        store.submit((RUN, group(0, GroupState.OPEN), group(1, GroupState.OPEN)))
+        for number, (uid, place) in enumerate((("z", 0), ("b", 1), ("a", 0))):
+            store.submit((rollout(uid, place, member=number), payload(uid, uid.encode())))
+        store.close()
+        store = rig.open()
+        found = store.bodies("demo", ["src/0/0", "src/0/1", "src/0/2"])
+        assert {name: [stored.body for stored in bodies] for name, bodies in found.items()} == {"src/0/0": [b"z", b"a"], "src/0/1": [b"b"], "src/0/2": []}
+        store.close()
+
+    def test_groups_that_became_ready_later_are_found_whatever_became_of_them(self, rig: Rig) -> None:
+        store = rig.open()
+        states = (GroupState.READY, GroupState.DROPPED, GroupState.SPENT, GroupState.OPEN)
+        store.submit((RUN, *(group(index, state, ready_order=None if state is GroupState.OPEN else 3 - index) for index, state in enumerate(states))))
+        store.close()
+        store = rig.open()
+        assert [found.order for found in store.groups_since("demo", -1)] == [2, 1, 0]
+        assert [found.order for found in store.groups_since("demo", 2)] == [0]
+        store.close()
 
     # Records come back
 
@@ -157,6 +211,8 @@ class StoreContract:
         assert (snapshot.sessions, snapshot.term) == ((by_noun[SessionRecord],), by_noun[TermRecord])
         assert (snapshot.plans, snapshot.outcomes) == ((by_noun[Plan],), (by_noun[Outcome],))
         assert (snapshot.versions, snapshot.checkpoints) == ((by_noun[Version],), (by_noun[CheckpointRecord],))
+        assert store.lease("demo", "l1") == by_noun[LeaseRecord]
+        assert (snapshot.leases, snapshot.last_fence, snapshot.readers) == ((by_noun[LeaseRecord],), 3, (by_noun[ReaderRecord],))
         assert store.corrupt() == ()
         store.close()
 
