@@ -55,7 +55,6 @@ class Reporter:
             env, lengths_G = group.environment, [facts(rollout).sampled_tokens for rollout in group.rollouts]
             self._pending += [
                 Mean(named("reward/<env>/mean", env=env), [rollout.reward or 0.0 for rollout in group.rollouts]),
-                Sum(named("batches/<env>/rollouts_used", env=env), len(group.rollouts)),
                 Mean(named("batches/<env>/length", env=env), lengths_G),
                 Mean(named("batches/<env>/longest", env=env), max(lengths_G)),
             ]

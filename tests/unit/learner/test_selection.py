@@ -96,7 +96,6 @@ def test_what_was_left_out_is_told_by_filter_and_length() -> None:
     assert told["filtered/env/zero_variance/length"] == 3
     assert told["filtered/env/over_long/rollouts"] == 1
     assert told["filtered/env/over_long/length"] == 9
-    assert told["batches/env/rollouts_used"] == 7
     assert told["batches/env/length"] == (6 * 3 + 9) / 7
     assert told["batches/env/longest"] == (9 + 3 + 3) / 3
 
