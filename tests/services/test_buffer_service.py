@@ -86,6 +86,18 @@ async def test_groups_are_opened_as_far_as_credits_last(client: BufferClient) ->
     assert (again.opened, again.created) == (1, 0)
 
 
+async def test_groups_wait_for_credit_and_are_opened_when_it_returns(client: BufferClient) -> None:
+    await client.open_run(Laws(credit_tokens=25), "0" * 32)
+    await client.open_groups([group(0), group(1)])
+    waiting = asyncio.create_task(client.open_groups([group(2), group(3)], wait_seconds=30))
+    assert (await client.open_groups([group(2)], wait_seconds=0.01)).opened == 0
+    assert not waiting.done()
+    await client.open_run(Laws(credit_tokens=35), "0" * 32)
+    opened = await asyncio.wait_for(waiting, 10)
+    assert (opened.opened, opened.created) == (1, 1)
+    assert opened.waiting is not None
+
+
 async def test_what_was_acknowledged_survives_kills_and_is_there_once(process: Process) -> None:
     """Eight writers retry through kills; each member is acknowledged and stored exactly once."""
     acknowledged: dict[str, str] = {}

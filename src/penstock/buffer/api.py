@@ -91,6 +91,8 @@ class OpenGroups:
     """Groups to open, in order; the first that finds no credit ends the request."""
 
     groups: tuple[OpenGroup, ...]
+    wait_seconds: float = 0.0
+    """How long to wait for credit if there is none even for the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

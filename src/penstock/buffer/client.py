@@ -179,9 +179,9 @@ class BufferClient:
 
     # Workers
 
-    async def open_groups(self, groups: Sequence[api.OpenGroup]) -> api.GroupsOpened:
-        """Open groups in order, as far as credits last."""
-        return await self._post("/groups", api.OpenGroups(groups=tuple(groups)), api.GroupsOpened)
+    async def open_groups(self, groups: Sequence[api.OpenGroup], *, wait_seconds: float = 0.0) -> api.GroupsOpened:
+        """Open groups in order, as far as credits last; waits for credit for the first, if asked to."""
+        return await self._post("/groups", api.OpenGroups(groups=tuple(groups), wait_seconds=wait_seconds), api.GroupsOpened)
 
     async def open_session(self, session: str, worker: str) -> SessionRecord:
         """See `ledger.open_session`."""

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -178,6 +178,10 @@ class BufferService:
 
     async def polled(self, decide: Callable[[Buffer], Pending[T]], enough: Callable[[T], bool], wait_seconds: float) -> T:
         """Decide again after every change until the reply is `enough` or the time is up; then give the last one."""
+        return await self.repeated(lambda: self.told(decide), enough, wait_seconds)
+
+    async def repeated(self, attempt: Callable[[], Awaitable[T]], enough: Callable[[T], bool], wait_seconds: float) -> T:
+        """Try again after every change until what came of it is `enough` or the time is up; then give the last."""
         deadline = time.monotonic() + min(wait_seconds, LONGEST_WAIT_SECONDS)
         if self._waiting >= self._max_waiting:
             raise LimitError(f"{self._waiting} requests are waiting; try again later", http_status=503)
@@ -185,7 +189,7 @@ class BufferService:
         try:
             while True:
                 changed = self._changed
-                value = await self.told(decide)
+                value = await attempt()
                 left = deadline - time.monotonic()
                 if enough(value) or left <= 0:
                     return value

@@ -16,8 +16,8 @@ from penstock.rollout.seeds import derived_seed
 from penstock.rollout.supply import Supply
 from penstock.types import Problem
 
-CREDIT_POLL_SECONDS = 0.05
-"""Credits come back when new weights are live. Asking costs little; an idle sampler costs more."""
+CREDIT_WAIT_SECONDS = 20.0
+"""How long the buffer holds a request that waits for credit, before it is asked again."""
 _GROUPS_AT_ONCE = 16
 
 
@@ -34,7 +34,7 @@ class Dispatcher:
     async def run(self, waited: Callable[[float], None]) -> None:
         """Open groups for ever.
 
-        takes: a problem        waits for: credit, returned when the weights that a group trained are live, or when it is dropped
+        takes: a problem        waits for: credit (long poll), returned when the weights that a group trained are live, or when it is dropped
         gives: an open group    ends: never; a buffer that does not answer stops it
         """
         await self._catch_up()
@@ -42,14 +42,13 @@ class Dispatcher:
             while len(self._ahead) < _GROUPS_AT_ONCE:
                 self._ahead.append(self._group(self._next))
                 self._next = self._next.after(self._source.size)
-            opened = await self._client.open_groups(tuple(self._ahead))
+            started = self._clock.monotonic()
+            opened = await self._client.open_groups(tuple(self._ahead), wait_seconds=CREDIT_WAIT_SECONDS)
+            waited(self._clock.monotonic() - started)
             for _ in range(opened.opened):
                 self._ahead.popleft()
             if opened.created < opened.opened:  # somebody else is ahead
                 await self._catch_up()
-            if self._ahead:
-                await self._clock.sleep(CREDIT_POLL_SECONDS)
-                waited(CREDIT_POLL_SECONDS)
 
     async def _catch_up(self) -> None:
         """Go on after the last group that anybody has opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 
 from starlette.requests import Request
@@ -34,9 +35,17 @@ async def _open_groups(service: BufferService, request: Request) -> Response:
         check_id(group.environment, "environment")
         check_id(group.problem_id, "problem_id")
         check_count(group.size, "size", MOST_MEMBERS)
+    opened = await service.repeated(
+        lambda: _opened(service, run, wanted.groups), lambda answer: answer.waiting is None or answer.opened > 0, check_wait(wanted.wait_seconds)
+    )
+    return reply(opened)
+
+
+async def _opened(service: BufferService, run: str, groups: Sequence[api.OpenGroup]) -> api.GroupsOpened:
+    """Open as many as there is credit for now."""
     decided: list[Pending[law.Opened]] = []
     waiting = None
-    for group in wanted.groups:
+    for group in groups:
         options = {field.name: getattr(group, field.name) for field in dataclasses.fields(group) if field.name != "id"}
         try:
             decided.append(service.decided(partial(Buffer.open_group, run=run, group_id=group.id, **options)))
@@ -48,7 +57,7 @@ async def _open_groups(service: BufferService, request: Request) -> Response:
             raise
     await check_run(service, run)
     answers = [await service.durable(pending) for pending in decided]
-    return reply(api.GroupsOpened(opened=len(answers), created=sum(answer.created for answer in answers), waiting=waiting))
+    return api.GroupsOpened(opened=len(answers), created=sum(answer.created for answer in answers), waiting=waiting)
 
 
 async def _open_session(service: BufferService, request: Request) -> Response:
@@ -156,7 +165,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         path=RUN + "/groups",
         call=_open_groups,
         needs=Scope.PRODUCE,
-        summary="Open groups, in order, as far as credits last. Opening one twice opens it once.",
+        summary="Open groups, in order, as far as credits last; waits for the first if asked to. Opening one twice opens it once.",
         body=Body(noun=api.OpenGroups),
         answer=Body(noun=api.GroupsOpened),
         refuses=(409,),
