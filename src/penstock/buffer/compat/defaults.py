@@ -93,8 +93,8 @@ def is_flat(rewards: Sequence[float | None]) -> bool:
 def normalized(rewards: Sequence[float | None]) -> list[float | None]:
     """The new reward of each; None where the old one stays and gets no `raw_reward`.
 
-    >>> normalized([1.0, 0.0, None])
-    [0.99999998, -0.99999998, None]
+    >>> [reward and round(reward, 6) for reward in normalized([1.0, 0.0, None])]
+    [1.0, -1.0, None]
     """
     valid = [reward for reward in rewards if reward is not None and 0.0 <= reward <= 1.0]
     if not valid or not any(valid):
