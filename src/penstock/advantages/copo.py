@@ -15,7 +15,7 @@ from penstock.types import Float64Array
 _LEAST_RANGE = 1e-6
 
 
-@declares(trains_injected=True)
+@declares(trains_injected=True, scale="stays", ignores_shift=True)
 def copo(
     rewards: npt.ArrayLike,
     group: Labels,

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ Estimator = Callable[..., Any]
 """A pure function on flat columns of N rows. It gives N advantages, or an object that holds them as `total` beside what they were made of."""
 Column = npt.NDArray[Any] | list[Any]
 Wrapped = TypeVar("Wrapped", bound=Estimator)
+Scale = Literal["grows", "stays", "either"]
 
 
 class RowKind(StrEnum):
@@ -75,10 +76,24 @@ class Facts:
     """Loss lies on injected segments too (alternatives that a scorer scored and nobody sampled)."""
     least_reward: float | None = None
     """Rewards below this are refused."""
+    batch_wide: bool = False
+    """The advantages of a group may depend on the other groups of its batch."""
+    scale: Scale | None = None
+    """When all rewards grow by one factor, the advantages grow by it (`grows`), stay but for an eps (`stays`), or do one of the two as the options say
+    (`either`). None: nothing is promised."""
+    ignores_shift: bool = False
+    """When all rewards rise by one amount, the advantages stay."""
 
 
-def declares(*, trains_injected: bool = False, least_reward: float | None = None) -> Callable[[Wrapped], Wrapped]:
-    """Decorator: say about an estimator what its signature does not show.
+def declares(
+    *,
+    trains_injected: bool = False,
+    least_reward: float | None = None,
+    batch_wide: bool = False,
+    scale: Scale | None = None,
+    ignores_shift: bool = False,
+) -> Callable[[Wrapped], Wrapped]:
+    """Decorator: say about an estimator what its signature does not show (see `Facts`). `penstock check algorithm` holds it to that.
 
     >>> @declares(trains_injected=True)
     ... def mine(rewards, group):
@@ -86,9 +101,10 @@ def declares(*, trains_injected: bool = False, least_reward: float | None = None
     >>> declaration(mine).facts.trains_injected
     True
     """
+    facts = Facts(trains_injected=trains_injected, least_reward=least_reward, batch_wide=batch_wide, scale=scale, ignores_shift=ignores_shift)
 
     def attach(function: Wrapped) -> Wrapped:
-        function.facts = Facts(trains_injected=trains_injected, least_reward=least_reward)  # type: ignore[attr-defined]
+        function.facts = facts  # type: ignore[attr-defined]
         return function
 
     return attach

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from penstock.advantages._labels import Labels
+from penstock.advantages.declaration import declares
 from penstock.advantages.grpo import grpo
 from penstock.types import Float64Array
 
 
+@declares(scale="grows", ignores_shift=True)
 def dr_grpo(rewards: npt.ArrayLike, group: Labels) -> Float64Array:
     """Group-relative advantages without division by the spread, one per row.
 

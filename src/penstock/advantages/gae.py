@@ -10,6 +10,7 @@ from penstock.advantages._columns import finite_column, in_range, matching_colum
 from penstock.advantages._deviations import saturated
 from penstock.advantages._labels import Labels, groups_of
 from penstock.advantages._scan import Timeline, headroom
+from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 
@@ -23,6 +24,7 @@ class GaeAdvantages:
     """Advantage plus value: what a critic is fitted to."""
 
 
+@declares(scale="grows")
 def gae(
     step_rewards: npt.ArrayLike, trajectory: Labels, values: npt.ArrayLike, *, gamma: float = 1.0, lam: float = 0.95, bootstrap: npt.ArrayLike | None = None
 ) -> GaeAdvantages:

@@ -12,6 +12,7 @@ from penstock.advantages._deviations import NORMS, deviations, saturated, satura
 from penstock.advantages._labels import Groups, Labels, check_equal_inside, check_inside, groups_of
 from penstock.advantages._scan import Timeline, headroom
 from penstock.advantages.anchors import Anchors, anchored
+from penstock.advantages.declaration import declares
 from penstock.advantages.returns import returns_along
 from penstock.types import BoolArray, Float64Array
 
@@ -34,6 +35,7 @@ class GigpoAdvantages:
     """G_t, which the step part compares."""
 
 
+@declares(scale="either")
 def gigpo(
     step_rewards: npt.ArrayLike,
     trajectory: Labels,

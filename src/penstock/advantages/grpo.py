@@ -7,9 +7,11 @@ import numpy.typing as npt
 from penstock.advantages._columns import finite_column, not_negative, one_of
 from penstock.advantages._deviations import NORMS, deviations
 from penstock.advantages._labels import Labels, groups_of
+from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 
+@declares(scale="either", ignores_shift=True)
 def grpo(rewards: npt.ArrayLike, group: Labels, *, norm: str = "mean_std_norm", eps: float = 1e-6, ddof: int = 1) -> Float64Array:
     """Group-relative advantages, one per row.
 

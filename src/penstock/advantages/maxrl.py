@@ -12,7 +12,7 @@ from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 
-@declares(least_reward=0.0)
+@declares(least_reward=0.0, scale="stays")
 def maxrl(rewards: npt.ArrayLike, group: Labels) -> Float64Array:
     """Advantages in units of the group's mean reward, one per row.
 

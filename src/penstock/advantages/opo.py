@@ -8,9 +8,11 @@ import numpy.typing as npt
 from penstock.advantages._columns import check_bounds, finite_column, matching_column
 from penstock.advantages._deviations import deviations, saturated
 from penstock.advantages._labels import Labels, groups_of
+from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 
+@declares(scale="grows", ignores_shift=True)
 def opo(rewards: npt.ArrayLike, group: Labels, lengths: npt.ArrayLike) -> Float64Array:
     """Advantages over the length-weighted mean of the group, one per row.
 

@@ -8,11 +8,13 @@ import numpy.typing as npt
 from penstock.advantages._columns import finite_column, not_negative, one_of
 from penstock.advantages._deviations import Deviations, deviations
 from penstock.advantages._labels import Labels, groups_of
+from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 BASELINES = ("batch", "group")
 
 
+@declares(batch_wide=True, scale="stays", ignores_shift=True)
 def reinforce_pp(rewards: npt.ArrayLike, group: Labels, *, baseline: str = "batch", eps: float = 1e-6, ddof: int = 1) -> Float64Array:
     """Advantages normalised over the batch, one per row.
 

@@ -7,9 +7,11 @@ import numpy.typing as npt
 from penstock.advantages._columns import finite_column, matching_column
 from penstock.advantages._deviations import saturated_sum
 from penstock.advantages._labels import Labels, groups_of
+from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 
+@declares(scale="grows", ignores_shift=True)
 def remax(rewards: npt.ArrayLike, group: Labels, greedy_rewards: npt.ArrayLike) -> Float64Array:
     """Rewards over the reward of the greedy try at the same problem, one per row.
 

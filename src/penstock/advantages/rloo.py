@@ -8,9 +8,11 @@ import numpy.typing as npt
 from penstock.advantages._columns import finite_column
 from penstock.advantages._deviations import deviations, saturated
 from penstock.advantages._labels import Labels, groups_of
+from penstock.advantages.declaration import declares
 from penstock.types import Float64Array
 
 
+@declares(scale="either", ignores_shift=True)
 def rloo(rewards: npt.ArrayLike, group: Labels, *, rloo_std: bool = False) -> Float64Array:
     """Leave-one-out advantages, one per row.
 

@@ -9,11 +9,13 @@ from penstock.advantages._columns import column_with_gaps, finite_column, in_ran
 from penstock.advantages._deviations import NORMS, deviations, saturated, saturated_sum
 from penstock.advantages._labels import Labels, groups_of
 from penstock.advantages._thinking import Steps, steps_of, trajectory_part
+from penstock.advantages.declaration import declares
 from penstock.types import BoolArray, Float64Array
 
 SIGNALS = ("confidence", "neg_entropy")
 
 
+@declares(batch_wide=True, ignores_shift=True)
 def rlvcr(
     rewards: npt.ArrayLike,
     group: Labels,
