@@ -149,7 +149,8 @@ async def test_a_worker_fills_groups_as_far_as_credits_last_and_goes_on_when_the
     assert sum(line["rollout/digits/episodes"] for line in told) >= 4 * first
     assert sum(line["rollout/digits/infra_errors"] for line in told) == 0
     assert sum(line.get("time/wait_for_reply", 0.0) for line in told) > 0
-    assert [group.id for group in groups] == ["digits:train/0/0", "digits:train/0/1"]
+    # Played at the same time; which of the two is ready first is up to chance.
+    assert sorted(group.id for group in groups) == ["digits:train/0/0", "digits:train/0/1"]
     said = {tuple(reply["token_ids"]): reply["logprobs"]["token_logprobs"] for reply in stage.engine.replies}
     for group in groups:
         assert [rollout.member for rollout in group.rollouts] == [0, 1, 2, 3]
