@@ -9,10 +9,12 @@ import pytest
 from tests.unit.buffer.archiving import RUN, done, open_group, open_run, rollout, write
 
 from penstock.buffer.checks import check_store
+from penstock.buffer.compat.intake import read_items
 from penstock.buffer.core import Buffer
 from penstock.buffer.store import SqliteStore
 from penstock.errors import UnknownError
-from penstock.types import GroupState, LeaseRecord, LeaseRequest, LeaseState, PlannedGroup, Record
+from penstock.ledger.arrivals import ArrivalRules
+from penstock.types import GroupState, LeaseRecord, LeaseRequest, LeaseState, MemberRecord, MemberState, PlannedGroup, Record
 
 
 @pytest.fixture
@@ -55,6 +57,19 @@ def test_a_sound_buffer_has_nothing_broken_also_while_it_is_written(path: Path) 
     writer.close()
     with pytest.raises(UnknownError, match="no run other"):
         check_store(path, run="other")
+
+
+def test_a_group_that_is_formed_by_arrival_has_a_member_for_each_item(path: Path) -> None:
+    store = SqliteStore(path)
+    buffer = Buffer(store, iter(range(100, 10**6)).__next__)
+    rules = ArrivalRules(group_size=3)
+    for item in read_items(b'[{"uid": "x", "instance_id": "a", "reward": 1}, {"uid": "y", "instance_id": "a", "reward": null}]', "task"):
+        done(buffer.arrive(RUN, rules, item))
+    store.close()
+    assert broken(path) == {}
+    member = MemberRecord(run=RUN, group_id="a/0", member=2, state=MemberState.FAILED, reason="late", environment="task")
+    forge(path, member)
+    assert "8 members were issued and 9 are on record" in " ".join(broken(path)["D5"])
 
 
 def test_a_rollout_that_fills_two_slots_is_found(path: Path) -> None:

@@ -61,10 +61,15 @@ def conserved(held: Held) -> Looked:
         broken.append("counting the records one by one gives another account than the ledger's own")
     if imbalance(held.ledger):
         broken.append(f"{imbalance(held.ledger)} groups, members or credits are unaccounted for")
-    issued = sum(group.size for group in groups)
+    issued = sum(_issued(held, group) for group in groups)
     if issued != len(members):
         broken.append(f"{issued} members were issued and {len(members)} are on record")
     return f"{len(groups)} groups and {len(members)} members", broken
+
+
+def _issued(held: Held, group: GroupRecord) -> int:
+    """Members that a group must have on record: all from the start, or one for each item that has arrived."""
+    return group.size if group.arrival is None else len(held.buffer.store.rollouts(held.run, group.id))
 
 
 def unmixed(held: Held) -> Looked:
