@@ -1,6 +1,6 @@
 """The client of an inference server: what rollout workers and the learner call.
 
-Sampling changes nothing on the server, so a request that got no answer is sent again: on a lost connection, on 429 and on 503, after the wait that the
+Sampling changes nothing on the server, so a request that got no answer is sent again: on a lost connection, on 429, 502, 503 and 504, after the wait that the
 server names or a growing one, until the call's deadline. With a seed the repeated reply is the same. Other refusals are raised at once.
 """
 
@@ -45,6 +45,19 @@ class Reply:
     """Finish reason, usage, how it was sampled."""
 
 
+class NoAnswer(InfraError):
+    """A server gave no answer this time, or nothing that can be read. Another time, or another server, may."""
+
+    def __init__(self, trouble: str, *, is_full: bool = False, is_lost: bool = False, named_seconds: float = 0.0) -> None:
+        super().__init__(trouble)
+        self.is_full = is_full
+        """It is well and has no room (429)."""
+        self.is_lost = is_lost
+        """There is nobody, or nobody who is ready: a lost connection, 502, 503, 504."""
+        self.named_seconds = named_seconds
+        """How long it asks to be left alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedWeights:
     """What a server samples with."""
@@ -87,23 +100,34 @@ class InferenceClient:
         stop_ids: Sequence[int] = (),
         request_id: str | None = None,
         deadline_seconds: float | None = None,
+        affinity: str | None = None,
     ) -> Reply:
-        """Sample one reply to the tokens `ids`.
+        """Sample one reply to the tokens `ids`. `affinity` says which requests share a beginning, for those who have several servers; here is one.
 
         Raises `InvalidError` if the server refuses the request, `InfraError` if there is no answer within the deadline.
         """
-        body: dict[str, Any] = {
-            "prompt": np.asarray(ids).tolist(),
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "logprobs": 0,
-            "return_token_ids": True,
-        }
-        body |= {"seed": seed} if seed is not None else {}
-        body |= {"stop": list(stop)} if stop else {}
-        body |= {"stop_token_ids": list(stop_ids)} if len(stop_ids) else {}
-        body |= {"request_id": request_id} if request_id is not None else {}
+        body = _completion(ids, max_tokens, temperature, seed, stop, stop_ids, request_id)
         return read_reply(await self._call("POST", "/v1/completions", body, deadline_seconds))
+
+    async def complete_once(
+        self,
+        ids: Sequence[int] | Int32Array,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        request_id: str | None = None,
+        deadline_seconds: float,
+    ) -> Reply:
+        """As `complete`, but asks once. Raises `NoAnswer` where that would ask again or the answer cannot be read."""
+        body = _completion(ids, max_tokens, temperature, seed, stop, stop_ids, request_id)
+        answer = await self._once("POST", "/v1/completions", body, deadline_seconds)
+        try:
+            return read_reply(answer)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise NoAnswer(f"the answer of {self._base_url} cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
     async def served(self, *, deadline_seconds: float = 10.0) -> ServedWeights:
         """What the server samples with now."""
@@ -136,23 +160,34 @@ class InferenceClient:
         deadline = start + (self._deadline_seconds if deadline_seconds is None else deadline_seconds)
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
-            left_seconds = deadline - self._clock.monotonic()
-            named_seconds = 0.0
             try:
-                status, headers, answer = await self._send(method, path, body, left_seconds)
-                if status == 200:
-                    return msgspec.json.decode(answer)
-                if status not in (429, 503):
-                    raise _refusal(status, answer, path)
-                trouble = f"status {status}"
-                named_seconds = float(headers.get("Retry-After", "0"))
-            except (aiohttp.ClientError, TimeoutError) as error:
-                trouble = str(error) or type(error).__name__
-            wait_seconds = max(wait_seconds, named_seconds)
-            if self._clock.monotonic() + wait_seconds >= deadline:
-                raise InfraError(f"{method} {path} on {self._base_url} has no answer after {self._clock.monotonic() - start:.1f} s: {trouble}")
+                return await self._once(method, path, body, deadline - self._clock.monotonic())
+            except NoAnswer as trouble:
+                if not (trouble.is_full or trouble.is_lost):
+                    raise
+                wait_seconds = max(wait_seconds, trouble.named_seconds)
+                if self._clock.monotonic() + wait_seconds >= deadline:
+                    seconds = self._clock.monotonic() - start
+                    raise InfraError(f"{method} {path} on {self._base_url} has no answer after {seconds:.1f} s: {trouble}") from None
             await self._clock.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    async def _once(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
+        """What the server says, asked once. Raises `NoAnswer`, or the error that a refusal was there."""
+        try:
+            status, headers, answer = await self._send(method, path, body, seconds)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NoAnswer(str(error) or type(error).__name__, is_lost=True) from error
+        if status in (429, 502, 503, 504):
+            raise NoAnswer(f"status {status}", is_full=status == 429, is_lost=status != 429, named_seconds=_seconds(headers.get("Retry-After")))
+        if status >= 500 and path == "/v1/completions":
+            raise NoAnswer(f"{path} on {self._base_url} failed: {_refusal(status, answer, path)}")
+        if status != 200:
+            raise _refusal(status, answer, path)
+        try:
+            return msgspec.json.decode(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NoAnswer(f"{path} on {self._base_url} answered what is no JSON: {error!s:.200}") from error
 
     async def _send(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, Mapping[str, str], bytes]:
         assert self._session is not None, "use the client as an async context manager"
@@ -160,6 +195,34 @@ class InferenceClient:
         timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
         async with self._session.request(method, self._base_url + path, data=data, headers=self._headers, timeout=timeout) as answer:
             return answer.status, answer.headers, await answer.read()
+
+
+def _completion(
+    ids: Sequence[int] | Int32Array,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+    stop: Sequence[str],
+    stop_ids: Sequence[int],
+    request_id: str | None,
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "prompt": np.asarray(ids).tolist(),
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+    body |= {"seed": seed} if seed is not None else {}
+    body |= {"stop": list(stop)} if stop else {}
+    body |= {"stop_token_ids": list(stop_ids)} if len(stop_ids) else {}
+    body |= {"request_id": request_id} if request_id is not None else {}
+    return body
+
+
+def _seconds(retry_after: str | None) -> float:
+    """What `Retry-After` asks for, if it is a number."""
+    return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else 0.0
 
 
 def read_reply(answer: Mapping[str, Any]) -> Reply:

@@ -95,6 +95,7 @@ class LocalEngine:
         stop_ids: Sequence[int] = (),
         request_id: str | None = None,
         deadline_seconds: float | None = None,
+        affinity: str | None = None,
     ) -> Reply:
         """See `InferenceClient.complete`. Any number of requests may wait."""
         prompt = np.asarray(ids, np.int32)

@@ -59,6 +59,7 @@ async def whole_reply(
             seed=derived_seed(situation.seed, "part", len(parts)),
             stop_ids=stop_ids,
             deadline_seconds=deadline - clock.monotonic(),
+            affinity=situation.episode or None,
         )
         _check(part, left)
         if len(part.ids):

@@ -91,7 +91,6 @@ class Life:
             await self._drain(writing)
             beating.cancel()
             reporting.cancel()
-        self._desk.reporter.emit(0)
         with contextlib.suppress(StoreError, TimeoutError):  # then it runs out by itself
             await asyncio.wait_for(self._desk.client.release(self.session), RELEASE_SECONDS)
 

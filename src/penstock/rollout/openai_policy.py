@@ -75,6 +75,7 @@ class OpenAIAgentPolicy:
         stop_ids: Sequence[int] = (),
         request_id: str | None = None,
         deadline_seconds: float | None = None,
+        affinity: str | None = None,
     ) -> Reply:
         """Continue tokens: the server as a `Sampler`."""
         body: dict[str, Json] = {

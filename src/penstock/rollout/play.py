@@ -83,6 +83,7 @@ class Play:
             max_tokens=min(limits.max_tokens, limits.max_episode_tokens - dialogue.num_tokens),
             seed=derived_seed(self._ticket.seed, "step", self.num_steps),
             deadline_seconds=limits.reply_seconds,
+            episode=self._ticket.uid,
         )
 
     async def execute(self, action: Action) -> Observation:

@@ -24,6 +24,8 @@ class Situation:
     """Of this reply; another for each step of each try."""
     deadline_seconds: float
     """The episode fails if there is no action by then."""
+    episode: str = ""
+    """Names the episode: the same for all its steps, so that they may be sampled where its beginning is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,5 +133,6 @@ class Sampler(Protocol):
         stop_ids: Sequence[int] = (),
         request_id: str | None = None,
         deadline_seconds: float | None = None,
+        affinity: str | None = None,
     ) -> Reply:
         """See `InferenceClient.complete`."""

@@ -1,21 +1,134 @@
-"""Several inference servers as one: each request goes to the one with the least under way."""
+"""Several inference servers as one. Which of them a request goes to is decided in `loads`; here it is asked, and asked again."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from penstock.inference.client import Reply
-from penstock.rollout.policy import Sampler
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InfraError
+from penstock.inference.client import NoAnswer, Reply
+from penstock.rollout.loads import Loads, Wish
 from penstock.types import Int32Array
 
+DEADLINE_SECONDS = 600.0
+MOST_WRONG_ANSWERS = 3
+"""Answers that cannot be read before a request gives up. Lost connections and full servers are waited out until its deadline."""
 
-class LeastLoaded:
-    """A `Sampler` over others. A server that does not answer keeps its requests, which wait for it until their deadline, so new ones go elsewhere."""
 
-    def __init__(self, samplers: Sequence[Sampler]) -> None:
-        self._samplers = tuple(samplers)
-        self._under_way: Counter[int] = Counter()
+class Server(Protocol):
+    """One of them: `InferenceClient`."""
+
+    async def complete_once(
+        self,
+        ids: Sequence[int] | Int32Array,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        request_id: str | None = None,
+        deadline_seconds: float,
+    ) -> Reply:
+        """See `InferenceClient.complete_once`."""
+
+
+class Servers:
+    """All servers of a worker. Its environments share them, each through a `sampler` of its own."""
+
+    def __init__(self, servers: Sequence[Server], clock: Clock | None = None) -> None:
+        self._servers = tuple(servers)
+        self._clock = clock or SystemClock()
+        self._loads = Loads(len(self._servers))
+        self._places: dict[Wish, asyncio.Future[int]] = {}
+        """Of those who wait."""
+        self._waking: asyncio.Task[None] | None = None
+        self._wakes_at = 0.0
+
+    def sampler(self, environment: str = "", *, weight: float = 1.0, waited: Callable[[float], None] | None = None) -> PooledSampler:
+        """For an environment. `waited` is told the seconds that a request had to wait because no server had room."""
+        return PooledSampler(self, environment, weight, waited or (lambda seconds: None))
+
+    async def ask(self, wish: Wish, deadline_seconds: float, call: Callable[[Server, float], Awaitable[Reply]], waited: Callable[[float], None]) -> Reply:
+        """What a server answers. Raises `InfraError` if none does by the deadline, and what a refusal is at once."""
+        deadline = self._clock.monotonic() + deadline_seconds
+        num_wrong = 0
+        while True:
+            index = self._loads.ask(wish, self._clock.monotonic())
+            if index is None:
+                index = await self._place(wish, deadline, waited)
+            try:
+                reply = await call(self._servers[index], deadline - self._clock.monotonic())
+            except NoAnswer as trouble:
+                now = self._clock.monotonic()
+                (self._loads.full if trouble.is_full else self._loads.gone)(index, wish, now, trouble.named_seconds)
+                num_wrong += not (trouble.is_full or trouble.is_lost)
+                if num_wrong == MOST_WRONG_ANSWERS or now >= deadline:
+                    raise InfraError(f"no server gave a reply within {deadline_seconds:g} s: {trouble}") from trouble
+            except BaseException:
+                self._loads.left(index, wish)
+                raise
+            else:
+                self._loads.answered(index, wish)
+                return reply
+            finally:
+                if self._places:
+                    self._hand_out()
+
+    async def _place(self, wish: Wish, deadline: float, waited: Callable[[float], None]) -> int:
+        """Wait for a server that has room."""
+        started = self._clock.monotonic()
+        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._places[wish] = place
+        self._hand_out()
+        try:
+            async with asyncio.timeout(deadline - started):
+                return await place
+        except BaseException as error:
+            if place.done() and not place.cancelled():  # given up in the moment it was given
+                self._loads.left(place.result(), wish)
+                self._hand_out()
+            else:
+                self._loads.forget(wish)
+            if isinstance(error, TimeoutError):
+                raise InfraError(f"no server had room within {deadline - started:.1f} s") from None
+            raise
+        finally:
+            self._places.pop(wish, None)
+            waited(self._clock.monotonic() - started)
+
+    def _hand_out(self) -> None:
+        now = self._clock.monotonic()
+        for wish, index in self._loads.admitted(now):
+            place = self._places.pop(wish)
+            if place.done():  # cancelled, and its task has not run yet
+                self._loads.left(index, wish)
+            else:
+                place.set_result(index)
+        wakes_at = self._loads.wakes_at(now)
+        if self._places and wakes_at is not None and (self._waking is None or self._waking.done() or wakes_at < self._wakes_at):
+            if self._waking is not None:
+                self._waking.cancel()
+            self._wakes_at = wakes_at
+            self._waking = asyncio.create_task(self._wake(wakes_at - now))
+
+    async def _wake(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._waking = None
+        self._hand_out()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledSampler:
+    """A `Sampler` over all servers, for one environment."""
+
+    servers: Servers
+    environment: str
+    weight: float
+    waited: Callable[[float], None]
 
     async def complete(
         self,
@@ -28,12 +141,12 @@ class LeastLoaded:
         stop_ids: Sequence[int] = (),
         request_id: str | None = None,
         deadline_seconds: float | None = None,
+        affinity: str | None = None,
     ) -> Reply:
-        """See `InferenceClient.complete`."""
-        chosen = min(range(len(self._samplers)), key=lambda index: self._under_way[index])
-        self._under_way[chosen] += 1
-        try:
-            return await self._samplers[chosen].complete(
+        """See `InferenceClient.complete`. Requests with the same `affinity` go to the same server as long as that answers."""
+
+        def call(server: Server, left_seconds: float) -> Awaitable[Reply]:
+            return server.complete_once(
                 ids,
                 max_tokens=max_tokens,
                 temperature=temperature,
@@ -41,7 +154,8 @@ class LeastLoaded:
                 stop=stop,
                 stop_ids=stop_ids,
                 request_id=request_id,
-                deadline_seconds=deadline_seconds,
+                deadline_seconds=left_seconds,
             )
-        finally:
-            self._under_way[chosen] -= 1
+
+        wish = Wish(environment=self.environment, affinity=affinity, weight=self.weight)
+        return await self.servers.ask(wish, DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds, call, self.waited)

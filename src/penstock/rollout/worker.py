@@ -1,4 +1,4 @@
-"""The worker: a process that keeps many episodes of one environment in flight.
+"""The worker: a process that keeps many episodes in flight, of one environment or of several.
 
     dispatch: problems -> open groups ─┐
     claim:    free slots -> tickets <──┘ -> episodes -> finished rollouts -> write: batches -> buffer
@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
@@ -29,47 +30,70 @@ from penstock.rollout.episode import Setting
 from penstock.rollout.life import Desk, Life
 from penstock.rollout.reporting import Reporter
 from penstock.rollout.rewards import judge_of
-from penstock.rollout.servers import LeastLoaded
+from penstock.rollout.servers import Servers
 from penstock.rollout.supply import Supply
 from penstock.rollout.writing import AcksLog, Writer
 
 log = logging.getLogger(__name__)
 
 
-async def run_worker(config: WorkerConfig, *, agents: AgentHosts | None = None) -> None:
-    """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone."""
-    hosts = hosts_of(config, agents)
-    supply = Supply.of(config.environment, config.env)
-    prompts = Prompts(ChatTemplate.load(config.model, template=config.actor.template))
+async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -> None:
+    """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone.
+
+    Several configs are several environments of one run, side by side in this process: each has its own session and number of episodes, and they share the
+    servers fairly.
+    """
+    first = configs[0]
+    hosts = [hosts_of(config, agents) for config in configs]
+    supplies = [Supply.of(config.environment, config.env) for config in configs]
+    prompts = Prompts(ChatTemplate.load(first.model, template=first.actor.template))
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(_told_to_stop())
-        client = await stack.enter_async_context(BufferClient(config.buffer_url, config.run, token=config.token))
-        servers = [await stack.enter_async_context(InferenceClient(url, token=config.token)) for url in config.servers]
-        metrics = None
-        if config.metrics is not None:
-            metrics = Metrics(JsonlSink(config.metrics))
-            stack.callback(metrics.close)
-        writer = Writer(client, stack.enter_context(AcksLog(config.acks)))
-        policy = EnginePolicy(sampler=LeastLoaded(servers), template=prompts.template, temperature=config.actor.temperature)
-        judge = await stack.enter_async_context(judge_of(config.env))
-        setting = Setting(policy=policy, prompts=prompts, limits=config.actor, judge=judge)
-        host = None if hosts is None else await stack.enter_async_context(hosts(config, prompts.template))
-        await run_desk(Desk(config, client, writer, supply, setting, Reporter(metrics, config.environment), host), stop)
+        client = await stack.enter_async_context(BufferClient(first.buffer_url, first.run, token=first.token))
+        servers = Servers([await stack.enter_async_context(InferenceClient(url, token=first.token)) for url in first.servers])
+        desks = []
+        for config, supply, made in zip(configs, supplies, hosts, strict=True):
+            metrics = None
+            if config.metrics is not None:
+                metrics = Metrics(JsonlSink(config.metrics))
+                stack.callback(metrics.close)
+            reporter = Reporter(metrics, config.environment)
+            writer = Writer(client, stack.enter_context(AcksLog(config.acks)))
+            sampler = servers.sampler(config.environment, weight=config.env.fraction or 1.0, waited=partial(reporter.waited, "place"))
+            policy = EnginePolicy(sampler=sampler, template=prompts.template, temperature=config.actor.temperature)
+            judge = await stack.enter_async_context(judge_of(config.env))
+            setting = Setting(policy=policy, prompts=prompts, limits=config.actor, judge=judge)
+            host = None if made is None else await stack.enter_async_context(made(config, prompts.template))
+            desks.append(Desk(config, client, writer, supply, setting, reporter, host))
+        await run_desks(desks, stop)
+
+
+async def run_desks(desks: Sequence[Desk], stop: asyncio.Event) -> None:
+    """Work at all desks until told to stop. What ends one ends all of them."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for desk in desks:
+                tasks.create_task(run_desk(desk, stop))
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
 
 
 async def run_desk(desk: Desk, stop: asyncio.Event) -> None:
     """Live one session after another until told to stop. Errors come out one at a time, not as groups."""
-    while not stop.is_set():
-        life = Life(desk)
-        if not await _begun(life, stop):
-            return
-        try:
-            await life.live(stop)
-        except BaseExceptionGroup as errors:
-            fenced, others = errors.split(FencedError)
-            if others is not None:
-                raise _first(others) from errors
-            log.warning("session %s is over, its episodes are dropped: %s", life.session, fenced and _first(fenced))
+    try:
+        while not stop.is_set():
+            life = Life(desk)
+            if not await _begun(life, stop):
+                return
+            try:
+                await life.live(stop)
+            except BaseExceptionGroup as errors:
+                fenced, others = errors.split(FencedError)
+                if others is not None:
+                    raise _first(others) from errors
+                log.warning("session %s is over, its episodes are dropped: %s", life.session, fenced and _first(fenced))
+    finally:
+        desk.reporter.emit(0)
 
 
 async def _begun(life: Life, stop: asyncio.Event) -> bool:

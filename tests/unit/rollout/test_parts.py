@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import combinations
 from typing import Any
 
@@ -18,7 +17,6 @@ from penstock.rollout import Action, EnvConfig, Situation
 from penstock.rollout.dialogue import Dialogue, Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.scores import ks_of, pass_at_k, scored
-from penstock.rollout.servers import LeastLoaded
 from penstock.rollout.supply import Supply
 from penstock.trace import samples
 from penstock.types import InferenceMetadata, Message, Rollout, Source, VersionRun
@@ -42,35 +40,6 @@ def test_a_tool_call_is_structured_by_name_and_arguments() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": {"at": "map"}}}
     action = Action(type="tool_call", message=Message(role="assistant", tool_calls=(call,)))
     assert list(action) == [{"type": "tool_call", "name": "look", "arguments": {"at": "map"}}, "", None, None]
-
-
-class Held:
-    """A sampler that answers when it is let go."""
-
-    def __init__(self) -> None:
-        self.calls: list[asyncio.Future[Reply]] = []
-
-    async def complete(self, ids: Any, **options: Any) -> Reply:
-        self.calls.append(asyncio.get_running_loop().create_future())
-        return await self.calls[-1]
-
-
-async def test_a_request_goes_to_the_server_with_the_least_under_way() -> None:
-    servers = [Held(), Held()]
-    pool = LeastLoaded(servers)
-    asked = [asyncio.create_task(pool.complete([1], max_tokens=1)) for _ in range(4)]
-    await asyncio.sleep(0)
-    assert [len(server.calls) for server in servers] == [2, 2]
-    servers[1].calls[0].set_result(reply("x"))
-    servers[1].calls[1].set_exception(InfraError("gone"))
-    done, _ = await asyncio.wait(asked, return_when=asyncio.ALL_COMPLETED, timeout=0.01)
-    assert len(done) == 2
-    more = asyncio.create_task(pool.complete([1], max_tokens=1))
-    await asyncio.sleep(0)
-    assert [len(server.calls) for server in servers] == [2, 3]
-    for task in (more, *asked):
-        task.cancel()
-    await asyncio.gather(more, *asked, return_exceptions=True)
 
 
 async def test_tool_calls_are_read_only_where_tools_are_offered(template_of: Any) -> None:
