@@ -30,7 +30,7 @@ class Process:
     def start(self) -> None:
         port_file = self.directory / "port"
         port_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "penstock.buffer", "--dir", str(self.directory), "--port", str(self.port), "--port-file", str(port_file)]
+        command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(self.directory), "--port", str(self.port), "--port-file", str(port_file)]
         with (self.directory / "log").open("ab") as log:
             self.child = subprocess.Popen([*command, *self.arguments], stderr=log)
         deadline = time.monotonic() + 30

@@ -47,7 +47,7 @@ class Stage:
         self.model = model or directory / "model"
         if model is None:
             write_byte_tokenizer(self.model, "chatml")
-        command = [sys.executable, "-m", "penstock.buffer", "--dir", str(directory / "buffer"), "--port", "0", "--port-file", str(directory / "buffer.port")]
+        command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(directory / "buffer"), "--port", "0", "--port-file", str(directory / "buffer.port")]
         self.buffer, self.buffer_url = started(command, directory / "buffer.log", directory / "buffer.port")
         self.asked(lambda client: client.open_run(Laws(credit_tokens=100_000), "0" * 32))
         self.port = 0

@@ -304,5 +304,5 @@ def test_msgpack_is_as_strict_as_json(run: Run) -> None:
 
 def test_a_full_or_foreign_store_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 200)
-    refused = subprocess.run([sys.executable, "-m", "penstock.buffer", "--dir", str(tmp_path), "--port", "0"], capture_output=True, text=True, timeout=30)
+    refused = subprocess.run([sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path), "--port", "0"], capture_output=True, text=True, timeout=30)
     assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (1, 1), refused.stderr

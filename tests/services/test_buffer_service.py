@@ -144,14 +144,14 @@ async def test_it_is_ready_only_by_a_durable_write_and_ends_in_good_order(proces
 
 def test_a_second_buffer_on_the_same_directory_is_refused_in_one_line(process: Process) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "penstock.buffer", "--dir", str(process.directory), "--port", "0"], capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "penstock", "buffer", "--dir", str(process.directory), "--port", "0"], capture_output=True, text=True, timeout=30
     )
     assert second.returncode == 1
     assert len(second.stderr.strip().splitlines()) == 1, second.stderr
 
 
 def test_a_port_in_use_is_refused_in_one_line(process: Process, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock.buffer", "--dir", str(tmp_path / "other"), "--port", str(process.port)]
+    command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path / "other"), "--port", str(process.port)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert second.returncode == 1
     assert f"{process.port}" in second.stderr
@@ -159,9 +159,9 @@ def test_a_port_in_use_is_refused_in_one_line(process: Process, tmp_path: Path) 
 
 
 def test_another_host_without_a_token_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock.buffer", "--dir", str(tmp_path), "--host", "0.0.0.0"]
+    command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path), "--host", "0.0.0.0"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=30, env=os.environ)
-    assert (refused.returncode, "needs a token" in refused.stderr) == (1, True)
+    assert (refused.returncode, "needs a token" in refused.stderr) == (2, True)
 
 
 def test_tokens_have_scopes_and_do_not_stand_on_the_command_line(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Stage:
         write_byte_tokenizer(directory / "model", "plain")
         (directory / "config.yaml").write_text(CONFIG)
         port_file = directory / "port"
-        command = [sys.executable, "-m", "penstock.buffer", "--dir", str(directory / "buffer"), "--port", "0", "--port-file", str(port_file)]
+        command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(directory / "buffer"), "--port", "0", "--port-file", str(port_file)]
         with (directory / "buffer.log").open("ab") as log:
             self.buffer = subprocess.Popen(command, stderr=log)
         deadline = time.monotonic() + SECONDS
