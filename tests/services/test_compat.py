@@ -98,6 +98,10 @@ def test_a_list_of_items_is_written_at_once_or_not_at_all(buffer: Process) -> No
     status, answer = buffer.post("/buffer/write", json.dumps([item("t1x"), item("t1y", reward=0)]).encode())
     assert len(json.loads(answer)["data"]["data"]) == 2
     assert uids(read(buffer)) == ["t1x", "t1y"]
+    for conflicting in (item("t1x", reward=0.5), item("t1new", reward=0.5)):
+        status, answer = buffer.post("/buffer/write", json.dumps([item("t1new", reward=1), conflicting]).encode())
+        assert (status, json.loads(answer)["error"]["code"]) == (409, "conflict")
+    assert buffer.get("/buffer/stats")[0]["current_size"] == 0
 
 
 def test_a_small_read_leaves_the_other_groups(buffer: Process) -> None:
@@ -233,6 +237,9 @@ def test_a_full_buffer_refuses_in_the_end(start: Start) -> None:
     status, answer = buffer.post("/buffer/write", json.dumps(item("more")).encode())
     assert (status, json.loads(answer)["success"]) == (429, False)
     assert "full" in json.loads(answer)["message"]
+    # What is there already needs no room.
+    status, answer = buffer.post("/buffer/write", json.dumps(item("a-0", "a")).encode())
+    assert (status, json.loads(answer)["data"]["duplicate"]) == (200, True)
 
 
 @pytest.mark.parametrize("batch_size", ['"eight"', "1.5", "[]", "true"])

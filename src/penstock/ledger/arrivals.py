@@ -133,7 +133,7 @@ def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, n
     known = ledger.find_rollout(past, item.uid)
     if known is not None:
         if known.digest != item.digest:
-            raise ConflictError(f"item {item.uid} is stored with digest {known.digest}, not {item.digest}")
+            raise _conflict(item, known.digest)
         return Decision(Arrived(known, duplicate=True))
     payload = Payload(run=ledger.run.run, uid=item.uid, content_type="json", body=item.body, digest=item.digest)
     group_id = ledger.taking.get((item.environment, item.problem_id))
@@ -147,6 +147,20 @@ def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, n
             return Decision(Arrived(rollout, late=True), (payload, rollout, member))
     fresh = _new_group(ledger, rules, item, num_passes, now)
     return _open(ledger, rules, fresh, item, payload, now)
+
+
+def check_together(ledger: Ledger, past: Past, items: Sequence[Item]) -> None:
+    """Raise the `ConflictError` that `arrive` would raise for one of these, before any of them is stored."""
+    given: dict[str, str] = {}
+    for item in items:
+        known = ledger.find_rollout(past, item.uid)
+        stored = given.setdefault(item.uid, item.digest) if known is None else known.digest
+        if stored != item.digest:
+            raise _conflict(item, stored)
+
+
+def _conflict(item: Item, stored: str) -> ConflictError:
+    return ConflictError(f"item {item.uid} is stored with digest {stored}, not {item.digest}")
 
 
 def time_out(ledger: Ledger, rules: ArrivalRules, environment: str, now: float) -> Decision[tuple[GroupRecord, ...]]:

@@ -88,7 +88,7 @@ class CompatConfig:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
                 raise InvalidError(f"{name}: must be a number, got {str(value)[:80]!r}") from None
-            if name == "group_size" and number != int(number):
+            if name == "group_size" and not number.is_integer():
                 raise InvalidError(f"{name}: must be a whole number, got {value}")
             changes[name] = int(number) if name == "group_size" else number
         try:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.service import BufferService
 from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import InputError, LimitError, PenstockError
-from penstock.ledger.arrivals import Arrived
+from penstock.ledger.arrivals import Arrived, Item, check_together
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +50,20 @@ class CompatService:
     async def write(self, body: bytes) -> int:
         """Store the items of a request and return once they are durable; how many of them were there before.
 
-        Raises `InputError` if one of them may not be stored, `LimitError` if there is no room for them in time.
+        Raises `InputError` if one of them may not be stored, and then none of them is; `LimitError` if there is no room for them in time.
         """
         state, service = self._state, self._state.service
         state.look()
         items = read_items(body, state.task_type)
         state.open()
         if self._is_full(len(items), len(body)):
-            await self._room(len(items), len(body))
+            await self._room(items)
         rules = state.settings(state.task_type).rules
         pending: Pending[Arrived] | None = None
         num_known = 0
         try:
+            if len(items) > 1:
+                check_together(state.ledger, service.buffer.store, items)
             for item in items:
                 pending = service.decided(partial(Buffer.arrive, run=self._config.run, rules=rules, item=item))
                 state.progress.arrived(item, pending.reply)
@@ -119,12 +121,15 @@ class CompatService:
         ledger, most_bytes = self._state.ledger, self._config.max_buffer_bytes
         return ledger.arrived_items + num_items > self._config.max_buffer_size or (most_bytes is not None and ledger.arrived_bytes + num_bytes > most_bytes)
 
-    async def _room(self, num_items: int, num_bytes: int) -> None:
-        """Wait until a reader has made room. Raises `LimitError` if none does in time."""
+    async def _room(self, items: Sequence[Item]) -> None:
+        """Wait until a reader has made room. Raises `LimitError` if none does in time. What was stored before needs none."""
+        store = self._state.service.buffer.store
+        new = [item for item in items if self._state.ledger.find_rollout(store, item.uid) is None]
+        num_items, num_bytes = len(new), sum(len(item.body) for item in new)
         deadline = time.monotonic() + self._config.hold_seconds
         while True:
             changed = self._state.service.next_change()
-            if not self._is_full(num_items, num_bytes):
+            if not new or not self._is_full(num_items, num_bytes):
                 return
             left = deadline - time.monotonic()
             if left <= 0:

@@ -96,7 +96,16 @@ def test_settings_may_come_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"group_size": "many"}, {"group_size": 1.5}, {"group_size": 0}, {"min_valid_item_size_ratio": 2}, {"group_timeout_seconds": "nan"}]
+    "wrong",
+    [
+        {"group_size": "many"},
+        {"group_size": 1.5},
+        {"group_size": 0},
+        {"group_size": "nan"},
+        {"group_size": "inf"},
+        {"min_valid_item_size_ratio": 2},
+        {"group_timeout_seconds": "nan"},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError):
