@@ -361,7 +361,7 @@ async def test_our_client_gets_the_same_reply_for_the_same_seed(client: Inferenc
 
 
 def run_once(*words: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "penstock.inference", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "penstock", "serve", *words], capture_output=True, text=True, timeout=60)
     return done.returncode, done.stderr
 
 
@@ -369,12 +369,14 @@ def test_what_keeps_a_server_from_starting_is_told_in_one_line(home: Path, serve
     port = server.url.rpartition(":")[2]
     assert run_once("--model", str(home / "model"), "--host", "0.0.0.0") == (
         2,
-        "error: host 0.0.0.0 is not loopback: a server that others can reach needs a token\n",
+        "penstock: host 0.0.0.0 is not loopback: a server that others can reach needs a token\n",
     )
-    code, words = run_once("--model", str(home / "none"), "--port", port)
-    assert code == 2 and words.count("\n") == 1 and f":{port}" in words
+    code, words = run_once("--model", str(home / "model"), "--port", port)
+    assert code == 1 and words.count("\n") == 1 and f":{port}" in words
     code, words = run_once("--model", str(home / "none"), "--port", "0")
-    assert code == 2 and words.count("\n") == 1 and "no model in" in words
+    assert code == 2 and words.count("\n") == 1 and "is not a model directory" in words
+    code, words = run_once("--model", str(home / "model"), "--port", "0", "--weights-dir", str(home / "weights"), "--digest", "0" * 32)
+    assert code == 3 and words.count("\n") == 1 and f"there are no weights {'0' * 32}.safetensors" in words
 
 
 def test_sigterm_answers_what_is_under_way(home: Path, tmp_path: Path) -> None:

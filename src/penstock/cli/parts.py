@@ -60,6 +60,7 @@ def buffer(
     min_timeout_group_size_ratio: Annotated[float | None, typer.Option(help="Share of its items that such a group needs.  [0.7]")] = None,
     max_buffer_size: Annotated[int | None, typer.Option(help="Items that may wait to be read.  [1000000000]")] = None,
     max_buffer_bytes: Annotated[int | None, typer.Option(help="Bytes that may wait to be read.")] = None,
+    hold_seconds: Annotated[float | None, typer.Option(help="How long a write waits while the buffer is full, before it is refused.  [60]")] = None,
     generators: Annotated[list[Path] | None, typer.Option(help="Folder with *_generator.py files, beside ./generator; may be repeated.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where input files of generators must lie; the working directory without it.")] = None,
 ) -> None:
@@ -89,6 +90,7 @@ def buffer(
         "min_timeout_group_size_ratio": min_timeout_group_size_ratio,
         "max_buffer_size": max_buffer_size,
         "max_buffer_bytes": max_buffer_bytes,
+        "hold_seconds": hold_seconds,
     }
     config = BufferConfig(
         directory=dir,
@@ -116,6 +118,8 @@ def serve(
     weights_dir: Annotated[Path | None, typer.Option(help="Where weights lie as <digest>.safetensors; without it none can be pushed.")] = None,
     buffer: Annotated[str, typer.Option(help="URL of a buffer: serve the newest weights of --run.")] = "",
     run: Annotated[str, typer.Option(help="Run whose weights to serve.")] = "",
+    digest: Annotated[str, typer.Option(help="Weights in --weights-dir to start with; those of --model without it.")] = "",
+    version: Annotated[int, typer.Option(help="Version that the weights to start with are called.")] = 0,
     policy: Annotated[str, typer.Option(help="Name under which the model samples.")] = "policy",
     threads: Annotated[int, typer.Option(help="Torch threads.")] = 1,
     on_swap: Annotated[Literal["recompute", "keep"], typer.Option(help="Caches of replies under way when weights change.")] = "recompute",
@@ -146,6 +150,8 @@ def serve(
         model=model,
         weights_dir=weights_dir,
         policy=policy,
+        version=version,
+        digest=digest,
         buffer_url=buffer,
         run=run,
         on_swap=on_swap,

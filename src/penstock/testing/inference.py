@@ -88,7 +88,7 @@ def running_server(directory: Path, model: Path, *words: str, seconds: float = 6
     """A real server for `model` on a free port of loopback; port file and log lie in `directory`. Ended with the block."""
     port_file, log = directory / "port", directory / "server.log"
     port_file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "penstock.inference", "--model", str(model), "--port", "0", "--port-file", str(port_file), *words]
+    command = [sys.executable, "-m", "penstock", "serve", "--model", str(model), "--port", "0", "--port-file", str(port_file), *words]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     try:
