@@ -13,12 +13,13 @@ from typing import IO, Any
 from penstock.buffer.compat import reading
 from penstock.buffer.compat.hooks import HookFault, Hooks, HookSettings
 from penstock.buffer.compat.progress import Progress
-from penstock.buffer.compat.reading import GROUPS_AT_ONCE, Chosen, Served
+from penstock.buffer.compat.reading import GROUPS_AT_ONCE, Chosen, Served, Unfinished
 from penstock.buffer.compat.state import READER, CompatState
+from penstock.buffer.core import Pending
 from penstock.errors import UnknownError
 from penstock.ledger.arrivals import Reading, finished
 from penstock.ledger.leases import find_lease, leasable
-from penstock.types import GroupRecord, GroupState, LeaseRequest
+from penstock.types import GroupRecord, GroupState, LeaseRecord, LeaseRequest
 
 IN_MEMORY_BYTES = 32 * 1024 * 1024
 """What a generator's own functions have made of a read goes to a file above this."""
@@ -187,10 +188,19 @@ class Reader:
 
     def _candidates(self, hooks: Mapping[str, Hooks]) -> Iterator[Chosen]:
         """Ready groups, then the open ones of task types whose own function says what is finished."""
-        yield from list(self._ready())
+        for group in list(leasable(self._state.ledger, LeaseRequest())):
+            if group.arrival is not None:
+                yield replace(Chosen.of(group), unfinished=self._when_unfinished(group))
         for name, trays in list(self._state.ledger.trays.items()):
             if "is_valid_group" in hooks[name].overridden:
                 yield from [Chosen.of(self._as_if_finished(self._state.ledger.groups[group_id])) for group_id in trays]
+
+    def _when_unfinished(self, group: GroupRecord) -> Unfinished | str | None:
+        """What becomes of a group that has enough items, if the generator's own function waits for more: the clock ends that, too."""
+        rules = self._state.settings(group.environment).rules
+        if group.arrival is None or group.ready_at is None or group.ready_at + rules.group_timeout_seconds > self._state.service.now():
+            return Unfinished()
+        return "timeout" if len(group.arrival.rewards) / group.size < rules.min_timeout_group_size_ratio else None
 
     def _as_if_finished(self, group: GroupRecord) -> GroupRecord:
         return finished(self._state.ledger, group, 0.0, ready_order=0)
@@ -199,7 +209,8 @@ class Reader:
         now = self._state.ledger.groups.get(group.id)
         if now is None or now.state not in (GroupState.OPEN, GroupState.READY):
             return False
-        return (now if now.state is GroupState.READY else self._as_if_finished(now)).digest == group.digest
+        found = Chosen.of(now if now.state is GroupState.READY else self._as_if_finished(now))
+        return (found.digest, found.arrival) == (group.digest, group.arrival)
 
     async def _make(self, hooks: Mapping[str, Hooks], groups: Iterable[Chosen], batch_size: int | None) -> _Made:
         made = _Made(tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES))  # noqa: SIM115 - closed by whoever uses it up
@@ -241,13 +252,23 @@ class Reader:
     # The end of every read
 
     async def _short(self, dropped: Mapping[str, str], num_items: int, meta: dict[str, Any]) -> Batch:
-        """Nothing is taken; what was refused is dropped all the same, and told with the next read that gives something."""
+        """Nothing is taken; what was refused is dropped all the same, and told now and until a read gives something."""
         if dropped:
-            pending = self._state.service.decided(lambda buffer: buffer.read(self._state.config.run, Reading(read_id="", dropped=dropped), READER))
-            self._state.progress.dropped.update(dropped.values())
-            self._forget(dropped)
+            pending = self._close(Reading(read_id="", dropped=dropped))
+            meta |= {"dropped": dict(self._state.progress.dropped)}
             await self._state.service.durable(pending)
         return Batch(read_id=None, num_items=num_items, meta_info=meta, items=None)
+
+    def _close(self, made: Reading) -> Pending[LeaseRecord | None]:
+        """Decide a read. Groups that were open until now are finished with it."""
+        state = self._state
+        groups = [state.ledger.groups[group_id] for group_id in (*made.served, *made.dropped)]
+        pending = state.service.decided(lambda buffer: buffer.read(state.config.run, made, READER))
+        state.progress.finished += [group.arrival.instance for group in groups if group.state is GroupState.OPEN and group.arrival is not None]
+        state.progress.dropped.update(made.dropped.values())
+        for group_id in made.dropped:
+            state.bodies.drop(group_id)
+        return pending
 
     async def _taken(
         self,
@@ -268,18 +289,11 @@ class Reader:
             num_items=num_items,
             facts={"num_items": str(num_items), "hooks": hooks},
         )
-        before, state = self._state.progress, self._state
-        pending = state.service.decided(lambda buffer: buffer.read(state.config.run, made, READER))
-        before.dropped.update(dropped.values())
-        self._forget(dropped)
-        meta |= {"finished_groups": [*before.finished], "dropped": dict(before.dropped), "read_id": read_id}
-        state.progress = Progress()
-        await state.service.durable(pending)
+        pending = self._close(made)
+        told, self._state.progress = self._state.progress, Progress()
+        meta |= {"finished_groups": told.finished, "dropped": dict(told.dropped), "read_id": read_id}
+        await self._state.service.durable(pending)
         return Batch(read_id=read_id, num_items=num_items, meta_info=meta, items=items, damaged=damaged)
-
-    def _forget(self, groups: Iterable[str]) -> None:
-        for group_id in groups:
-            self._state.bodies.drop(group_id)
 
 
 def _fewest(made: _Made, batch_size: int) -> _Made:

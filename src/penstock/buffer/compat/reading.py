@@ -30,6 +30,11 @@ _BOOLEANS = {b"true": b"1", b"false": b"0"}
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A group that a generator's own function does not call finished: it stays."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """A group that is looked at by a read."""
 
@@ -38,6 +43,8 @@ class Chosen:
     size: int
     digest: str
     arrival: Arrival
+    unfinished: Unfinished | str | None = Unfinished()
+    """What becomes of it if a generator's own function does not call it finished: it stays, is dropped for a reason, or (None) is used all the same."""
 
     @classmethod
     def of(cls, group: GroupRecord) -> Chosen:
@@ -51,11 +58,6 @@ class Served:
     """A group's items as a reader gets them, encoded."""
 
     items: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A group that a generator's own function does not call finished: it stays."""
 
 
 Verdict = Served | Unfinished | str
@@ -115,10 +117,13 @@ def parsed(body: bytes) -> Item:
 
 
 async def raw_groups(store: Store, run: str, since: float) -> AsyncIterator[ItemGroup]:
-    """Everything that was written since a moment, for a generator's own statistics."""
+    """Everything that was written since a moment, for a generator's own statistics; but not what is damaged, or gone from the archive."""
     for rollout in store.rollouts_since(run, since):
         if rollout.form == "item":
-            item = parsed(store.payload(run, rollout.uid).body)
+            try:
+                item = parsed(store.payload(run, rollout.uid).body)
+            except (CorruptError, RetiredError, UnknownError):
+                continue
             yield str(item["instance_id"]), [item]
 
 
@@ -141,7 +146,8 @@ async def _valid(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], sett
         elif answer == (True, False):
             verdicts[group.id] = HookFault(hook="is_valid_group", message="valid but not finished").reason
         elif not answer[1]:
-            verdicts[group.id] = Unfinished()
+            if group.unfinished is not None:
+                verdicts[group.id] = group.unfinished
         elif not answer[0]:
             verdicts[group.id] = "not_valid"
     return [work for work in asked if work[0].id not in verdicts]

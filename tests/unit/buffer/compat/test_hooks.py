@@ -60,6 +60,11 @@ async def served(batch: Batch) -> list[dict[str, Any]]:
     return [json.loads(one) async for items in batch.items for one in items] if batch.items is not None else []
 
 
+def damage(directory: Path, uid: str) -> None:
+    with sqlite3.connect(directory / "store.sqlite") as connection:
+        connection.execute("UPDATE payloads SET body = replace(CAST(body AS TEXT), 'reward', 'rewart') WHERE uid = ?", (uid,))
+
+
 class Stage:
     """A service on a real file."""
 
@@ -143,8 +148,26 @@ async def test_an_own_function_decides_what_is_finished(tmp_path: Path) -> None:
         assert (await stage.compat.reader.read(None)).items is None
         assert stage.state("a/0") == ("open", None)
         await stage.compat.write(item("a2", "a", 0.5))
-        assert len(await served(await stage.compat.reader.read(None))) == 4
+        batch = await stage.compat.reader.read(None)
+        assert len(await served(batch)) == 4
         assert stage.state("a/0") == ("spent", None)
+        assert batch.meta_info["finished_groups"] == ["a"]
+        assert await stage.compat.finished_ids("default") == ["a"]
+
+
+@pytest.mark.parametrize(("least", "state"), [(0.5, ("spent", None)), (0.7, ("dropped", "timeout"))])
+async def test_a_function_that_waits_for_more_waits_no_longer_than_the_clock(tmp_path: Path, least: float, state: tuple[str, str | None]) -> None:
+    own = Own(is_valid_group=lambda group, *_: (len(group[1]) == 4,) * 2)
+    stage = Stage(tmp_path, own, group_size=4, min_valid_group_size_ratio=0.5, min_valid_item_size_ratio=0.5, min_timeout_group_size_ratio=least)
+    async with stage.service.running():
+        await stage.pair("a")
+        assert (await stage.compat.reader.read(None)).items is None
+        assert stage.state("a/0") == ("ready", None)
+        now = stage.service.now
+        stage.service.now = lambda: now() + 301.0
+        batch = await stage.compat.reader.read(None)
+        assert len(await served(batch)) == (4 if state[0] == "spent" else 0)
+        assert stage.state("a/0") == state
 
 
 async def test_a_failing_meta_hook_is_told_and_stops_nothing(tmp_path: Path) -> None:
@@ -156,6 +179,30 @@ async def test_a_failing_meta_hook_is_told_and_stops_nothing(tmp_path: Path) -> 
         assert len(await served(batch)) == 2
         assert batch.meta_info["hook_error"] == "get_group_data_meta_info: ZeroDivisionError: division by zero"
         assert batch.meta_info["total_samples"] == 2
+
+
+async def test_statistics_of_a_generator_leave_out_what_is_damaged(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Own(get_group_data_meta_info=lambda data: {"instances": {name: len(items) for name, items in data.items()}}), cache_bytes=1)
+    async with stage.service.running():
+        await stage.pair("a")
+        await stage.pair("b")
+        await stage.service.settled()
+        damage(tmp_path, "a1")
+        batch = await stage.compat.reader.read(None)
+        assert batch.meta_info["instances"] == {"a": 1, "b": 2}
+        assert {found["instance_id"] for found in await served(batch)} == {"b"}
+        assert stage.state("a/0") == ("dropped", "damaged")
+
+
+async def test_a_read_that_finds_too_little_tells_what_it_has_dropped(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Own())
+    async with stage.service.running():
+        await stage.pair("a", (1.0, 1.0))
+        for _ in range(2):
+            assert (await stage.compat.reader.read(None)).meta_info["dropped"] == {"equal_rewards": 1}
+        await stage.pair("b")
+        batch = await stage.compat.reader.read(None)
+        assert (batch.meta_info["dropped"], batch.meta_info["finished_groups"]) == ({"equal_rewards": 1}, ["a", "b"])
 
 
 async def test_a_batch_through_hooks_is_as_small_as_it_can_be(tmp_path: Path) -> None:
@@ -236,8 +283,7 @@ async def test_a_group_whose_bytes_are_damaged_is_left_out_and_told(tmp_path: Pa
         await stage.pair("a")
         await stage.pair("b")
         await stage.service.settled()
-        with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-            connection.execute("UPDATE payloads SET body = replace(CAST(body AS TEXT), 'reward', 'rewart') WHERE uid = 'a1'")
+        damage(tmp_path, "a1")
         batch = await stage.compat.reader.read(None)
         assert {found["instance_id"] for found in await served(batch)} == {"b"}
         assert batch.damaged == ["a/0"]
