@@ -300,7 +300,7 @@ async def test_weights_change_under_a_reply_and_every_token_says_whose_it_is(hom
                 pass
         await client.abort()
         async with await running as answer:
-            reply = read_reply(await answer.json())
+            reply = read_reply(await answer.read())
     later = await client.complete(prompt, max_tokens=20, seed=3)
     assert [run.version for run in reply.versions] == [0, 1]
     assert [run.version for run in later.versions] == [1]
@@ -339,6 +339,10 @@ async def test_wrong_weights_leave_the_old_ones_serving(home: Path, server: Runn
     with pytest.raises(FencedError):
         await client.push(WeightManifest(run="r", policy="policy", version=8, digest=nan), term=5)
     assert (again.version, again.digest, again.newest_version) == (before.version, before.digest, before.version)
+    await client.push(WeightManifest(run="r", policy="policy", version=9, digest=before.digest), term=6)
+    with pytest.raises(ConflictError, match="comes too late"):
+        await client.push(WeightManifest(run="r", policy="policy", version=8, digest=before.digest), term=6)
+    assert (await client.complete([5], max_tokens=1)).versions[0].version == 9
     assert await client.is_ready()
 
 
@@ -350,6 +354,11 @@ async def test_our_client_names_what_was_refused_and_gives_up_in_time(server: Ru
         async with InferenceClient(f"http://127.0.0.1:{taken.getsockname()[1]}", deadline_seconds=0.3) as nobody:
             with pytest.raises(InfraError, match="no answer"):
                 await nobody.complete([1], max_tokens=1)
+
+
+def test_a_reply_ends_where_the_context_does_however_much_was_asked_for(server: RunningServer) -> None:
+    status, answer = post(server, "/v1/completions", {"prompt": [5] * 8190, "max_tokens": 1000, "ignore_eos": True})
+    assert (status, answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == (200, "length", 2)
 
 
 async def test_our_client_gets_the_same_reply_for_the_same_seed(client: InferenceClient) -> None:
@@ -396,3 +405,17 @@ def test_sigterm_answers_what_is_under_way(home: Path, tmp_path: Path) -> None:
         rest = answer.read()
         assert first.startswith(b"data: ") and rest.endswith(b"data: [DONE]\n\n")
         assert own.process.wait(timeout=15) == 0
+
+
+def test_a_model_without_a_tokenizer_is_served_by_ids_and_says_so(tmp_path: Path) -> None:
+    write_model(tmp_path / "bare", model(0))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "bare" / name).unlink(missing_ok=True)
+    with running_server(tmp_path, tmp_path / "bare") as own:
+        assert "has no tokenizer.json: only /v1/completions with token ids is served" in own.log.read_text()
+        status, answer = post(own, "/v1/completions", {"prompt": [5, 6], "max_tokens": 2, "return_token_ids": True, "ignore_eos": True})
+        assert (status, len(answer["choices"][0]["token_ids"])) == (200, 2)
+        for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})):
+            status, answer = post(own, path, body)
+            assert status == 400
+            assert "this model has no tokenizer" in answer["error"]["message"]

@@ -89,6 +89,8 @@ class WeightsDesk:
                 raise InvalidError(f"this server samples for policy {served.policy!r}, not {push.policy!r}")
             if push.term is not None and push.term < self._term:
                 raise FencedError(f"term {push.term} is over; term {self._term} has published since")
+            if push.term is not None and push.term == self._term and push.version < self._newest[0]:
+                raise ConflictError(f"term {push.term} has published version {self._newest[0]}: version {push.version} comes too late")
             if self._weights_dir is None:
                 raise InvalidError("this server was started without a weights directory")
             weights_path(self._weights_dir, push.digest)  # refuses what is no digest, before anything is remembered

@@ -64,6 +64,8 @@ def serve(config: InferenceConfig) -> None:
     else:
         served = served_from_model(config.model, architecture, policy=config.policy, version=config.version)
     template = load_template(config.model)
+    if template is None:
+        log.warning("%s has no tokenizer.json: only /v1/completions with token ids is served", config.model)
     engine = Engine(served, config.limits, decode=template.decode if template is not None else lambda _: "")
     log.info("version %d of %s (%s) is served", served.version, served.policy, served.digest)
     # The server is told to stop like by anybody else, so that connections are closed in order.
