@@ -42,6 +42,7 @@ from penstock.buffer.store._rows import (
     key_text,
     payload_of,
 )
+from penstock.buffer.store._seen import Seen
 from penstock.buffer.store._writer import Bounds, Writer
 from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, places
 from penstock.buffer.store.protocol import StoredBody
@@ -92,6 +93,9 @@ class SqliteStore:
         self._archive = ArchiveReader(self._path.parent)
         self._writer: Writer | None = None
         self._writer_lock: WriterLock | None = None
+        self._rollouts_seen: Seen | None = None
+        """By uid; None where somebody else may write, and so know more."""
+        self._groups_seen: Seen | None = None
         if not read_only:
             self._writer_lock = self._take_lock()
             try:
@@ -99,6 +103,7 @@ class SqliteStore:
             except BaseException:
                 self._writer_lock.release()
                 raise
+            self._rollouts_seen, self._groups_seen = self._seen("rollouts", "uid"), self._seen("groups", "id")
         self._remember_damage()
 
     @property
@@ -123,6 +128,10 @@ class SqliteStore:
             for record in change.records:
                 for place in places(record):
                     self._overlay.put(place, (change, record))
+                if self._rollouts_seen is not None and type(record) is RolloutRecord:
+                    self._rollouts_seen.add(record.run, record.uid)
+                elif self._groups_seen is not None and type(record) is GroupRecord and not self._groups_seen.may_have(record.run, record.id):
+                    self._groups_seen.add(record.run, record.id)
         return change.future
 
     def reopen(self) -> None:
@@ -167,9 +176,13 @@ class SqliteStore:
                 connection.execute("ROLLBACK")
 
     def group(self, run: str, group_id: str) -> GroupRecord | None:
+        if self._groups_seen is not None and not self._groups_seen.may_have(run, group_id):
+            return None
         return self._one(GROUPS, (("group", run), group_id), "WHERE run = ? AND id = ?", (run, group_id))
 
     def rollout(self, run: str, uid: str) -> RolloutRecord | None:
+        if self._rollouts_seen is not None and not self._rollouts_seen.may_have(run, uid):
+            return None
         return self._one(ROLLOUTS, (("rollout", run), uid), "WHERE run = ? AND uid = ?", (run, uid))
 
     def plan(self, run: str, update: int) -> Plan | None:
@@ -322,6 +335,13 @@ class SqliteStore:
         except (sqlite3.Error, OSError) as error:
             raise store_error(error, self._path) from error
         return Writer(connection, self._path, self._bounds, self._settled)
+
+    def _seen(self, table: str, key: str) -> Seen:
+        seen = Seen()
+        with self._readers.connection() as connection:
+            for run, value in connection.execute(f"SELECT run, {key} FROM {table}"):
+                seen.add(run, value)
+        return seen
 
     def _settled(self, changes: Sequence[ChangeSet]) -> None:
         with self._lock:
