@@ -26,7 +26,7 @@ STORE_FILE = "store.sqlite"
 
 
 def serve_buffer(config: BufferConfig) -> None:
-    """Serve the buffer in `config.directory` until SIGTERM. Raises `StoreError` or `ConfigError` if it cannot start."""
+    """Serve the buffer in `config.directory` until SIGTERM. Raises `StoreError` or `ProcessError` if it cannot start."""
     with contextlib.suppress(KeyboardInterrupt):
         # A write is mostly the price of its request, and this loop's is half of the other's.
         uvloop.run(_serve(config))

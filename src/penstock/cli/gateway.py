@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli.speaking import speak
-from penstock.errors import ConfigError, ProcessError
+from penstock.errors import ConfigError
 
 
 def gateway(
@@ -61,11 +61,7 @@ def gateway(
         public_url=public_url,
         token=token,
     )
-    try:
-        serve_gateway(config)
-    except ConfigError as error:
-        # An address that cannot be had is not a wrong setting: somebody else has it now, and may let go of it.
-        raise (ProcessError(str(error)) if "cannot listen" in str(error) else error) from None
+    serve_gateway(config)
 
 
 def _token(path: Path | None) -> str | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +13,7 @@ import typer
 
 from penstock.cli.gateway import gateway
 from penstock.cli.speaking import run_until_told, speak
-from penstock.errors import ConfigError, ProcessError
+from penstock.errors import ConfigError
 
 HostOption = Annotated[str, typer.Option(help="Address to listen on; anything but loopback needs a token.")]
 TokenOption = Annotated[
@@ -105,8 +103,7 @@ def buffer(
         generators=tuple(generators or ()),
         data_root=data_root or Path.cwd(),
     )
-    with _starting():
-        serve_buffer(config)
+    serve_buffer(config)
 
 
 def serve(
@@ -163,8 +160,7 @@ def serve(
     )
     from penstock.inference.server import serve as serve_model
 
-    with _starting():
-        serve_model(config)
+    serve_model(config)
 
 
 def worker(
@@ -224,12 +220,3 @@ def spare(
     # Nothing more to come means that nobody needs a spare any more.
     if line:
         main(json.loads(line))
-
-
-@contextlib.contextmanager
-def _starting() -> Iterator[None]:
-    """An address that cannot be had is not a wrong setting: somebody else has it now, and may let go of it."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ProcessError(str(error)) from None

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from penstock.errors import ConfigError
+from penstock.errors import ProcessError
 from penstock.httpd.guard import Access, Guard
 from penstock.httpd.limits import allow_descriptors, protocol_under
 
@@ -23,7 +23,10 @@ DRAIN_SECONDS = 8
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises `ConfigError`, in one line, if the address cannot be had."""
+    """A listening socket; port 0 takes a free one. Raises `ProcessError`, in one line, if the address cannot be had.
+
+    That is no wrong setting: somebody else has it now, and may let go of it.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -31,7 +34,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+        raise ProcessError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
     listener.listen(2048)
     return listener
 

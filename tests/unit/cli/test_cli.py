@@ -106,13 +106,18 @@ def test_a_server_whose_port_is_taken_says_so_before_it_loads_anything(run_yaml:
             assert f"cannot listen on 127.0.0.1:{port}" in line
 
 
-def test_a_server_for_others_needs_a_token(run_yaml: Path) -> None:
+def test_a_server_for_others_needs_a_token_and_every_one_a_model_it_knows(run_yaml: Path) -> None:
     code, line = refused("buffer", "--dir", str(run_yaml.parent / "store"), "--host", "0.0.0.0")
     assert code == 2
     assert "needs a token" in line
     code, line = refused("serve", "--model", str(run_yaml.parent / "absent"))
     assert code == 2
     assert "not a model directory" in line
+    (run_yaml.parent / "other").mkdir()
+    (run_yaml.parent / "other" / "config.json").write_text('{"model_type": "gpt2"}')
+    code, line = refused("serve", "--model", str(run_yaml.parent / "other"), "--port", "0")
+    assert code == 2
+    assert "model_type 'gpt2' is not served" in line
 
 
 def test_questions_about_a_run_that_is_not_there_are_one_line(tmp_path: Path) -> None:
