@@ -25,17 +25,26 @@ class Evaluator:
     def __init__(self, config: RunConfig, run_dir: RunDir, children: Supervisor, buffer_url: str) -> None:
         self._config, self._run_dir, self._children, self._buffer_url = config, run_dir, children, buffer_url
         self._queue: asyncio.Queue[tuple[int, Version]] = asyncio.Queue()
-        self._asked: set[int] = set()
+        self._asked = evaluated_updates(run_dir)
+
+    def look(self, update: int, version: Version) -> None:
+        """Evaluate the weights that are newest after `update` updates if it is time. What an earlier life did not get to is due, too."""
+        if is_due(max(self._asked, default=0), update, self._config.eval.every_updates):
+            self.ask(update, version)
 
     def ask(self, update: int, version: Version) -> None:
         """Evaluate the weights that are newest after `update` updates. A result that is there already stays."""
-        if update in self._asked or eval_result(self._run_dir, update).exists():
+        if update in self._asked:
+            return
+        name = f"{version.digest}.safetensors"
+        try:
+            # A name of its own, now: the learner removes weights that have gone out of use.
+            with contextlib.suppress(FileExistsError):
+                os.link(self._run_dir.weights / name, self._run_dir.evals / name)
+        except FileNotFoundError:
+            log.info("the weights after %d updates are out of use already; the next are evaluated in their place", update)
             return
         self._asked.add(update)
-        name = f"{version.digest}.safetensors"
-        # A name of its own, now: the learner removes weights that have gone out of use.
-        with contextlib.suppress(FileExistsError):
-            os.link(self._run_dir.weights / name, self._run_dir.evals / name)
         self._queue.put_nowait((update, version))
 
     async def work(self) -> None:
@@ -57,13 +66,18 @@ class Evaluator:
             path.unlink()
 
 
-def is_due(before: int | None, now: int, every_updates: int) -> bool:
-    """Whether a multiple of `every_updates` was reached since `before` updates were done; None: this is the first look.
+def is_due(before: int, now: int, every_updates: int) -> bool:
+    """Whether a multiple of `every_updates` was reached since `before` updates were done; 0: never.
 
-    >>> is_due(18, 21, 10), is_due(20, 29, 10), is_due(None, 20, 10), is_due(0, 5, 0)
-    (True, False, False, False)
+    >>> is_due(18, 21, 10), is_due(20, 29, 10), is_due(0, 5, 0)
+    (True, False, False)
     """
-    return every_updates > 0 and before is not None and before // every_updates < now // every_updates
+    return every_updates > 0 and before // every_updates < now // every_updates
+
+
+def evaluated_updates(run_dir: RunDir) -> set[int]:
+    """After how many updates there was an evaluation."""
+    return {int(path.stem.removeprefix("update_")) for path in run_dir.evals.glob("update_*.json")}
 
 
 def read_result(run_dir: RunDir, update: int) -> HeldOut:

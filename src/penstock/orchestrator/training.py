@@ -21,7 +21,7 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError, ProcessError, UnknownError, first_cause
 from penstock.metrics import JsonlSink, Metrics
 from penstock.orchestrator.config import RunConfig
-from penstock.orchestrator.evaluation import Evaluator, is_due, read_result
+from penstock.orchestrator.evaluation import Evaluator, read_result
 from penstock.orchestrator.plan import Ports, RunPlan, plan_run
 from penstock.orchestrator.rundir import RunDir
 from penstock.orchestrator.state import Phase, RunState, read_state, write_state
@@ -141,9 +141,8 @@ class Training:
 
     def _seen(self, status: RunStatus, evaluator: Evaluator) -> None:
         """Remember how far the run is, and evaluate when it is time."""
-        before, self._updates_done = self._updates_done, status.next_update
-        if is_due(before, status.next_update, self._config.eval.every_updates):
-            evaluator.ask(status.next_update, status.newest)
+        self._updates_done = status.next_update
+        evaluator.look(status.next_update, status.newest)
         self._write_state()
 
     async def _owner_words(self, start: int) -> Sequence[str]:
