@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import numpy as np
 import uvloop
 
@@ -114,8 +113,8 @@ class Noting(InferenceClient):
 
     bodies: list[bytes]
 
-    async def _send(self, method: str, path: str, body: Any, seconds: float) -> Any:
-        self.bodies.append(msgspec.json.encode(body))
+    async def _send(self, method: str, path: str, body: bytes | None, seconds: float) -> Any:
+        self.bodies.append(body or b"")
         return await super()._send(method, path, body, seconds)
 
 

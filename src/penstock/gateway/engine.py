@@ -10,6 +10,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import aiohttp
@@ -19,12 +20,14 @@ import numpy as np
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError, LimitError
 from penstock.gateway.requests import BadRequest
-from penstock.gateway.wires import Wire
-from penstock.types import Evidence, Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
+from penstock.types import Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
+from penstock.wire import check_noun
+from penstock.wire.connections import Wire
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 ABORT_SECONDS = 2.0
 """An engine that was told to stop has this long to give what it has."""
+_LARGEST_ID, _LEAST_LOGPROB = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +257,7 @@ def _take(answer: Mapping[str, Any], replies: list[Sampled], order: Order) -> li
         reply.ids += ids or []
         reply.logprobs += logprobs.get("token_logprobs") or []
         reply.alternatives += logprobs.get("top_logprobs") or []
-        reply.versions += [VersionRun(**(run | {"evidence": Evidence(run["evidence"])})) for run in choice.get("versions") or ()]
+        reply.versions += msgspec.convert(choice.get("versions") or (), list[VersionRun])
         reply.finish = choice.get("finish_reason") or reply.finish
         stopped = choice.get("stop_reason")
         reply.stop_text = stopped if isinstance(stopped, str) else reply.stop_text
@@ -267,7 +270,7 @@ def _take(answer: Mapping[str, Any], replies: list[Sampled], order: Order) -> li
                 prompt_tokens=usage.get("prompt_tokens") or 0, cached_tokens=details.get("cached_tokens") or 0, seconds=float(usage.get("seconds") or 0.0)
             )
         if answer.get("sampler"):
-            reply.sampler = SamplerFacts(**answer["sampler"])
+            reply.sampler = msgspec.convert(answer["sampler"], SamplerFacts)
     return grown
 
 
@@ -278,13 +281,33 @@ def _complete(reply: Sampled, order: Order, policy: str, asserted: int) -> None:
         raise InfraError("the engine's reply broke off")
     if num_tokens > order.max_tokens or (num_tokens == 0 and reply.finish != "abort"):
         raise InfraError(f"the engine answered {num_tokens} tokens where 1 to {order.max_tokens} were asked for")
-    if len(reply.logprobs) != num_tokens or any(logprob is None for logprob in reply.logprobs):
+    if len(reply.logprobs) != num_tokens:
         raise InfraError(f"the engine answered {num_tokens} tokens with {len(reply.logprobs)} logprobs")
+    _check_tokens(reply)
     if not reply.versions and num_tokens:
         reply.versions = [VersionRun(policy=policy, version=asserted, count=num_tokens)]
         reply.sampler = SamplerFacts(temperature=order.temperature, filters=_numbers(order.filters), engine="openai")
+    for run in reply.versions:
+        _check_version(run)
     if sum(run.count for run in reply.versions) != num_tokens:
         raise InfraError(f"the engine answered {num_tokens} tokens with versions of {sum(run.count for run in reply.versions)}")
+
+
+def _check_tokens(reply: Sampled) -> None:
+    """Refuse, before it is kept or told, what could not be recorded."""
+    if not reply.ids:
+        return
+    ids, logprobs = np.array(reply.ids), np.array(reply.logprobs)
+    if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() > _LARGEST_ID:
+        raise InfraError(f"the engine answered {reply.ids!s:.80} in place of token ids")
+    # NaN compares false with everything.
+    if logprobs.dtype.kind not in "if" or not (logprobs.max() <= 0 and logprobs.min() >= _LEAST_LOGPROB):
+        raise InfraError(f"the engine answered {reply.logprobs!s:.80} in place of logprobs: finite, and 0 at most")
+
+
+@lru_cache(maxsize=4096)
+def _check_version(run: VersionRun) -> None:
+    check_noun(run)
 
 
 def _numbers(filters: Mapping[str, Json]) -> dict[str, float]:

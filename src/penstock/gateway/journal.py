@@ -12,8 +12,8 @@ from typing import Protocol
 
 from penstock.buffer.client import BufferClient
 from penstock.gateway.events import Event
-from penstock.gateway.wires import Wire
 from penstock.wire import decode_msgpack, encode_msgpack, join_items
+from penstock.wire.connections import Wire
 
 ENTRIES_PER_EPISODE = 32
 WIRE_SECONDS = 10.0
@@ -87,7 +87,8 @@ class BufferJournal:
 
     async def append(self, session: str, index: int, event: Event) -> None:
         """See `Journal`."""
-        await self._append(f"session.{session}", index, encode_msgpack(event))
+        # What a reply holds was looked at when the engine gave it; the client's messages are texts and JSON, which the encoder itself refuses if they are not.
+        await self._append(f"session.{session}", index, encode_msgpack(event, checked=event.replied is None))
 
     async def load(self, session: str) -> list[Event]:
         """See `Journal`."""

@@ -25,9 +25,9 @@ from penstock.gateway.session import Surroundings
 from penstock.gateway.sessions import Sessions
 from penstock.gateway.slots import Slots
 from penstock.gateway.streams import TokenTexts
-from penstock.gateway.wires import Wire
 from penstock.httpd import bind, serve_app
 from penstock.types import Laws, Rollout
+from penstock.wire.connections import Wire
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ server names or a growing one, until the call's deadline. With a seed the repeat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -19,7 +19,6 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ConflictError, FencedError, InfraError, InvalidError, LimitError, PenstockError, WeightsError
 from penstock.process.credentials import authorization
 from penstock.types import (
-    Evidence,
     Float32Array,
     InferenceMetadata,
     Int32Array,
@@ -28,8 +27,12 @@ from penstock.types import (
     VersionRun,
     WeightManifest,
 )
+from penstock.wire.connections import Wire
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
+_COMPLETIONS = "/v1/completions"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +79,9 @@ class InferenceClient:
         """`base_url` without `/v1`. `deadline_seconds` bounds every call, its retries included, unless the call names another."""
         self._base_url = base_url.rstrip("/")
         self._headers = {"Content-Type": "application/json"} | authorization(token)
+        # Most of what is asked are completions, thousands a second: over connections that cost little where they can do it.
+        bearer = self._headers.get("Authorization", "").removeprefix("Bearer ") or None
+        self._wire = Wire(self._base_url, token=bearer) if self._base_url.startswith("http://") else None
         self._clock = clock or SystemClock()
         self._deadline_seconds = deadline_seconds
         self._session: aiohttp.ClientSession | None = None
@@ -86,6 +92,8 @@ class InferenceClient:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._wire is not None:
+            self._wire.close()
         if self._session is not None:
             await self._session.close()
 
@@ -107,7 +115,7 @@ class InferenceClient:
         Raises `InvalidError` if the server refuses the request, `InfraError` if there is no answer within the deadline.
         """
         body = _completion(ids, max_tokens, temperature, seed, stop, stop_ids, request_id)
-        return read_reply(await self._call("POST", "/v1/completions", body, deadline_seconds))
+        return await self._again("POST", _COMPLETIONS, deadline_seconds, lambda seconds: self._completed(body, seconds))
 
     async def complete_once(
         self,
@@ -123,11 +131,7 @@ class InferenceClient:
     ) -> Reply:
         """As `complete`, but asks once. Raises `NoAnswer` where that would ask again or the answer cannot be read."""
         body = _completion(ids, max_tokens, temperature, seed, stop, stop_ids, request_id)
-        answer = await self._once("POST", "/v1/completions", body, deadline_seconds)
-        try:
-            return read_reply(answer)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise NoAnswer(f"the answer of {self._base_url} cannot be read: {type(error).__name__}: {error!s:.200}") from error
+        return await self._completed(body, deadline_seconds)
 
     async def served(self, *, deadline_seconds: float = 10.0) -> ServedWeights:
         """What the server samples with now."""
@@ -151,17 +155,22 @@ class InferenceClient:
         """Whether the server answers and serves the newest weights that it was told of. Asks once."""
         try:
             status, _, _ = await self._send("GET", "/readyz", None, 5.0)
-        except (aiohttp.ClientError, TimeoutError):
+        except (aiohttp.ClientError, OSError):
             return False
         return status == 200
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, deadline_seconds: float | None) -> Any:
+        data = None if body is None else msgspec.json.encode(body)
+        return msgspec.json.decode(await self._again(method, path, deadline_seconds, lambda seconds: self._once(method, path, data, seconds)))
+
+    async def _again(self, method: str, path: str, deadline_seconds: float | None, ask: Callable[[float], Awaitable[T]]) -> T:
+        """Ask until there is an answer, or no time is left."""
         start = self._clock.monotonic()
         deadline = start + (self._deadline_seconds if deadline_seconds is None else deadline_seconds)
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             try:
-                return await self._once(method, path, body, deadline - self._clock.monotonic())
+                return await ask(deadline - self._clock.monotonic())
             except NoAnswer as trouble:
                 if not (trouble.is_full or trouble.is_lost):
                     raise
@@ -172,29 +181,36 @@ class InferenceClient:
             await self._clock.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
-    async def _once(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
+    async def _completed(self, body: bytes, seconds: float) -> Reply:
+        answer = await self._once("POST", _COMPLETIONS, body, seconds)
+        try:
+            return read_reply(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError, IndexError, TypeError, ValueError) as error:
+            raise NoAnswer(f"the answer of {self._base_url} cannot be read: {type(error).__name__}: {error!s:.200}") from error
+
+    async def _once(self, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
         """What the server says, asked once. Raises `NoAnswer`, or the error that a refusal was there."""
         try:
-            status, headers, answer = await self._send(method, path, body, seconds)
-        except (aiohttp.ClientError, TimeoutError) as error:
+            status, retry_after, answer = await self._send(method, path, body, seconds)
+        except (aiohttp.ClientError, OSError) as error:  # a timeout is an OSError
             raise NoAnswer(str(error) or type(error).__name__, is_lost=True) from error
+        if status == 200:
+            return answer
         if status in (429, 502, 503, 504):
-            raise NoAnswer(f"status {status}", is_full=status == 429, is_lost=status != 429, named_seconds=_seconds(headers.get("Retry-After")))
-        if status >= 500 and path == "/v1/completions":
+            raise NoAnswer(f"status {status}", is_full=status == 429, is_lost=status != 429, named_seconds=_seconds(retry_after))
+        if status >= 500 and path == _COMPLETIONS:
             raise NoAnswer(f"{path} on {self._base_url} failed: {_refusal(status, answer, path)}")
-        if status != 200:
-            raise _refusal(status, answer, path)
-        try:
-            return msgspec.json.decode(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NoAnswer(f"{path} on {self._base_url} answered what is no JSON: {error!s:.200}") from error
+        raise _refusal(status, answer, path)
 
-    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, Mapping[str, str], bytes]:
+    async def _send(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, str | None, bytes]:
+        """Status, `Retry-After` and body of the answer."""
+        if path == _COMPLETIONS and body is not None and self._wire is not None:
+            answered = await self._wire.post(path, body, seconds=max(0.001, seconds))
+            return answered.status, answered.headers.get("retry-after"), answered.body
         assert self._session is not None, "use the client as an async context manager"
-        data = None if body is None else msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
-        async with self._session.request(method, self._base_url + path, data=data, headers=self._headers, timeout=timeout) as answer:
-            return answer.status, answer.headers, await answer.read()
+        async with self._session.request(method, self._base_url + path, data=body, headers=self._headers, timeout=timeout) as answer:
+            return answer.status, answer.headers.get("Retry-After"), await answer.read()
 
 
 def _completion(
@@ -205,7 +221,7 @@ def _completion(
     stop: Sequence[str],
     stop_ids: Sequence[int],
     request_id: str | None,
-) -> dict[str, Any]:
+) -> bytes:
     body: dict[str, Any] = {
         "prompt": np.asarray(ids).tolist(),
         "max_tokens": max_tokens,
@@ -217,7 +233,7 @@ def _completion(
     body |= {"stop": list(stop)} if stop else {}
     body |= {"stop_token_ids": list(stop_ids)} if len(stop_ids) else {}
     body |= {"request_id": request_id} if request_id is not None else {}
-    return body
+    return msgspec.json.encode(body)
 
 
 def _seconds(retry_after: str | None) -> float:
@@ -225,24 +241,56 @@ def _seconds(retry_after: str | None) -> float:
     return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else 0.0
 
 
-def read_reply(answer: Mapping[str, Any]) -> Reply:
-    """The first choice of a completion that was asked for with token ids and logprobs."""
-    choice, usage, sampler = answer["choices"][0], answer["usage"], answer["sampler"]
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float]
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int]
+    logprobs: _Logprobs
+    versions: list[VersionRun]
+    text: str
+    finish_reason: str
+
+
+class _CachedTokens(msgspec.Struct):
+    cached_tokens: int
+
+
+class _Cost(msgspec.Struct):
+    prompt_tokens: int
+    prompt_tokens_details: _CachedTokens
+    completion_tokens: int
+    seconds: float
+
+
+class _Completion(msgspec.Struct):
+    """What is read of an answer. Fields that it does not name are passed over."""
+
+    choices: list[_Choice]
+    usage: _Cost
+    sampler: SamplerFacts
+
+
+_COMPLETION = msgspec.json.Decoder(_Completion)
+
+
+def read_reply(answer: bytes) -> Reply:
+    """The first choice of a completion that was asked for with token ids and logprobs. Raises `ValueError` or `IndexError` if there is none."""
+    read = _COMPLETION.decode(answer)
+    choice, cost = read.choices[0], read.usage
+    usage = Usage(
+        prompt_tokens=cost.prompt_tokens,
+        cached_tokens=cost.prompt_tokens_details.cached_tokens,
+        sampled_tokens=cost.completion_tokens,
+        seconds=cost.seconds,
+    )
     return Reply(
-        ids=np.array(choice["token_ids"], np.int32),
-        logprobs=np.array(choice["logprobs"]["token_logprobs"], np.float32),
-        versions=tuple(VersionRun(**(run | {"evidence": Evidence(run["evidence"])})) for run in choice["versions"]),
-        text=choice["text"],
-        metadata=InferenceMetadata(
-            sampler=SamplerFacts(**sampler),
-            usage=Usage(
-                prompt_tokens=usage["prompt_tokens"],
-                cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
-                sampled_tokens=usage["completion_tokens"],
-                seconds=usage["seconds"],
-            ),
-            finish_reason=choice["finish_reason"],
-        ),
+        ids=np.array(choice.token_ids, np.int32),
+        logprobs=np.array(choice.logprobs.token_logprobs, np.float32),
+        versions=tuple(choice.versions),
+        text=choice.text,
+        metadata=InferenceMetadata(sampler=read.sampler, usage=usage, finish_reason=choice.finish_reason),
     )
 
 

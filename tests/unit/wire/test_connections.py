@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.gateway.wires import Wire
+from penstock.wire.connections import Wire
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Kind: a\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 429 Too Many\r\nTransfer-Encoding: chunked\r\nRetry-After: 3\r\n\r\n2\r\nno\r\n1\r\n!\r\n0\r\n\r\n"

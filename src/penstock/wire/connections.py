@@ -1,4 +1,4 @@
-"""Requests over kept connections, as few steps as they can be made of: an agent's turn costs two of them, and a full client would be half its price.
+"""Requests over kept connections, as few steps as they can be made of: with a full client, a turn of an agent would cost twice as much.
 
 Plain HTTP/1.1 to servers of our own choosing. Anything else (TLS, redirects, streams) is left to a full client.
 """
