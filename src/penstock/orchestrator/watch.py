@@ -10,6 +10,7 @@ from penstock.buffer.client import BufferClient
 from penstock.clock import Clock
 from penstock.errors import ProcessError, StoreError
 from penstock.metrics import Last, Metrics, Record, named
+from penstock.orchestrator.renewals import SILENT_SECONDS, Renewals
 from penstock.orchestrator.sections import RunSection
 from penstock.orchestrator.stalls import explain_stall
 from penstock.process.points import reach
@@ -27,12 +28,15 @@ class Watch:
 
     takes: the status of the run      waits for: nothing; a buffer that does not answer is a fact like others
     gives: progress, metrics          ends: with `ProcessError` after `run.give_up_seconds` without a new update
+
+    A learner that hangs is killed, so that it is started again.
     """
 
     def __init__(self, section: RunSection, children: Supervisor, buffer: BufferClient, metrics: Metrics, clock: Clock) -> None:
         self._section, self._children, self._buffer, self._metrics, self._clock = section, children, buffer, metrics, clock
         self.updates_done = -1
         self._progress_at = self._said_at = self._warned_at = clock.monotonic()
+        self._renewals = Renewals()
 
     async def work(self, on_status: Callable[[RunStatus], None]) -> None:
         """Watch for as long as the run lasts; `on_status` gets what was seen, every time."""
@@ -41,6 +45,7 @@ class Watch:
             if status is not None:
                 self._note(status)
                 on_status(status)
+            self._check_learner(status)
             self._check_stall(status)
             reach("orchestrator.running")
             await self._clock.sleep(POLL_SECONDS)
@@ -63,6 +68,16 @@ class Watch:
         if now - self._said_at >= SAY_SECONDS:
             self._said_at = now
             log.info("%d of %d updates done, version %d is the newest", status.next_update, self._section.updates, status.newest.version)
+
+    def _check_learner(self, status: RunStatus | None) -> None:
+        """Kill a learner that hangs. Its next life goes on from the same plans, as after any death."""
+        now = self._clock.monotonic()
+        if status is None:
+            self._renewals.not_seen(now)
+            return
+        process = next((part.process for part in self._children.status() if part.name == "learner"), None)
+        if self._renewals.is_hung(process, None if status.term is None else status.term.expires_at, now):
+            self._children.kill("learner", f"its term was not renewed for {SILENT_SECONDS:g} s")
 
     def _check_stall(self, status: RunStatus | None) -> None:
         now = self._clock.monotonic()

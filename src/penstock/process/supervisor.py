@@ -94,6 +94,13 @@ class Supervisor:
         assert self._parts[name].state is PartState.ENDED, name
         del self._parts[name]
 
+    def kill(self, name: str, trouble: str) -> None:
+        """End a part that is in `trouble`, of which its process says nothing; it is started again."""
+        part = self._parts[name]
+        if part.child is not None:
+            part.trouble = trouble
+            part.child.kill()
+
     def progress(self) -> None:
         """Something got done: deaths up to now do not count against anybody."""
         self._progress_seconds = self._clock.monotonic()
