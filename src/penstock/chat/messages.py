@@ -23,8 +23,10 @@ def check_messages(messages: Sequence[Message], tools: Sequence[Json] | None = N
             raise InvalidError(f"message {index} has the role {message.role!r}; known are {', '.join(sorted(ROLES))}")
     try:
         for index, message in enumerate(messages):
-            _check(as_json(message), f"message {index}")
-        _check(copied(tools), "tools")
+            if message.tool_calls or message.tool_call_id or message.name or _NOT_TEXT.search(message.content):
+                _check(as_json(message), f"message {index}")
+        if tools:
+            _check(copied(tools), "tools")
     except RecursionError:
         raise InvalidError("a message or tool is nested too deep") from None
 

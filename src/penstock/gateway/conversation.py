@@ -193,7 +193,8 @@ class Conversation:
         known = self._prompts.get(digests[-1])
         if known is not None:  # two at once asked the same
             return self.points[known]
-        for one in digests[1:-1]:
+        # Replies before those that are shared with another point were gone on from when that one was made.
+        for one in digests[max(1, event.shared) : -1]:
             numbers = self._replies.get(one)
             if numbers is not None:
                 self._likeliest(numbers).is_continued = True
@@ -202,7 +203,7 @@ class Conversation:
         self._record(event.pieces, messages[event.shared :], event.shared, at)
         point = self._add(base, event.keep, event.pieces, messages, digests)
         self._prompts[digests[-1]] = point.number
-        for one in digests[1:]:
+        for one in digests[event.shared + 1 :]:
             self._prefixes.setdefault(one, point.number)
         return point
 

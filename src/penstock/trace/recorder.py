@@ -1,6 +1,6 @@
 """The only maker of `Trace`. Used by the rollout worker and the gateway, one recorder for each episode or session.
 
-Each call costs what it adds or goes back over, however long the history is; only `ids`, `trace` and `resume` look at all of it.
+Each call costs what it adds or goes back over, however long the history is; only `trace` and `resume` look at all of it, and `ids` copies it.
 
     recorder = Recorder()
     recorder.open_message()
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -51,6 +52,9 @@ class Recorder:
     """Their `start` and `stop` count runs, not segments: runs keep their numbers when they are cut."""
     _message_start: int | None = None
     """First run of the message that is open."""
+    _known_place: Place | None = None
+    _known_ids: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """The tokens on the path to `_known_place`: where somebody last looked, so that the next look need not go back to the beginning."""
 
     @classmethod
     def resume(cls, trace: Trace) -> Self:
@@ -79,12 +83,17 @@ class Recorder:
     def ids(self) -> Int32Array:
         """The tokens on the path to the tip: what an engine is given to continue."""
         parts = []
-        place = self._tip
+        place, known = self._tip, self._known_place
         while place is not None:
             run = self._runs[place[0]]
+            if known is not None and place[0] == known[0] and place[1] >= known[1]:
+                parts += [run.joined().ids[known[1] : place[1]], self._known_ids]
+                break
             parts.append(run.joined().ids[: place[1]])
             place = run.parent
-        return np.concatenate(parts[::-1]) if parts else np.empty(0, np.int32)
+        self._known_place = self._tip
+        self._known_ids = read_only(np.concatenate(parts[::-1]) if parts else np.empty(0, np.int32))
+        return self._known_ids
 
     def append(
         self,
@@ -138,7 +147,11 @@ class Recorder:
         if self._message_start is None:
             raise InvalidError(f"no message is open for the message of {message.role!r}")
         mark = Mark(message=message, start=self._message_start, stop=len(self._runs), inference=inference, timestamp=timestamp)
-        self._marks.append(_with_later_facts(mark, reward, rewards, step))
+        if reward is None and rewards is None and step is None:
+            _check_fresh(mark)
+        else:
+            mark = _with_later_facts(mark, reward, rewards, step)
+        self._marks.append(mark)
         self._message_start = None
         for run in self._runs[mark.start :]:
             run.joined()
@@ -205,8 +218,9 @@ class Recorder:
                 ends[number, stop] = len(segments)
                 segments.append(segment)
         first_segments.append(len(segments))
-        marks = tuple(replace(mark, start=first_segments[mark.start], stop=first_segments[mark.stop]) for mark in self._marks)
-        return Trace(segments=tuple(segments), marks=marks)
+        is_uncut = len(segments) == len(self._runs)
+        marks = self._marks if is_uncut else [replace(mark, start=first_segments[mark.start], stop=first_segments[mark.stop]) for mark in self._marks]
+        return Trace(segments=tuple(segments), marks=tuple(marks))
 
     def _grows(self, tip: Place, tokens: Tokens) -> bool:
         """Whether the run at the tip was recorded in the message that is open now and may go on with `tokens`."""
@@ -260,6 +274,36 @@ class Recorder:
             raise InvalidError(f"span must be one that this recorder gave, got {span}")
 
 
+def _check_fresh(mark: Mark) -> None:
+    """Check a mark without rewards and facts. Of most messages nothing but their text could be wrong, and a full look costs as much as recording them."""
+    message = mark.message
+    if message.tool_calls or mark.inference is not None or not _is_text(message.role, message.content, message.tool_call_id or "", message.name or ""):
+        check_noun(mark)
+
+
+def _is_text(*values: str) -> bool:
+    """Whether all are texts that can be sent."""
+    try:
+        return all(type(value) is str and (value.isascii() or bool(value.encode())) for value in values)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_right(run: VersionRun) -> bool:
+    """Whether nothing is wrong with a run. Its types first: to Python, and to a cache, True is 1."""
+    is_typed = type(run) is VersionRun and type(run.count) is type(run.version) is int and type(run.policy) is str and type(run.mixed_kv) is bool
+    return is_typed and _is_right_by_value(run)
+
+
+@lru_cache(maxsize=4096)
+def _is_right_by_value(run: VersionRun) -> bool:
+    try:
+        check_noun(run)
+    except InvalidError:
+        return False
+    return True
+
+
 def _with_later_facts(mark: Mark, reward: float | None, rewards: Mapping[str, float] | None, step: StepFacts | None) -> Mark:
     known = replace(
         mark,
@@ -283,6 +327,11 @@ def _checked_tokens(
     if logprobs is None and not versions and not arrays and not media and source in (Source.TEMPLATE, Source.ENV) and own_ids.ndim == 1 and own_ids.size:
         # Nothing is left that could be wrong with them, and most of what is recorded is this.
         return Tokens(ids=own_ids, source=Source(source), logprobs=None, versions=(), arrays={}, media=())
+    if logprobs is not None and versions and not arrays and not media and source is Source.SAMPLED and all(map(_is_right, versions)):
+        own_logprobs = read_only(as_logprobs(logprobs))
+        if own_ids.ndim == own_logprobs.ndim == 1 and 0 < own_ids.size == own_logprobs.size == sum(run.count for run in versions):
+            # The arrays were looked at when they were made, and few different runs of versions come again and again.
+            return Tokens(ids=own_ids, source=source, logprobs=own_logprobs, versions=tuple(versions), arrays={}, media=())
     segment = Segment(
         parent=None,
         ids=own_ids,
