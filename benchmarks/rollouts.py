@@ -43,15 +43,17 @@ LONG_TURNS = 128
 
 @dataclass
 class Rooms:
-    """An environment that says the same every time, after as long as it is told to."""
+    """A world of 64 rooms, so that what is seen comes again as it does in small worlds. Each step takes as long as it is told to."""
 
     turns: int = EPISODE_TURNS
     latency_seconds: float = 0.0
     taken: int = 0
+    start: int = 0
     ticks: list[float] = field(default_factory=list)
     """CPU seconds of this thread at each step."""
 
     async def open(self, problem: Problem, seed: int) -> Observation:
+        self.start = int(problem.id)
         return Observation(messages=(Message(role="user", content=ROOM % problem.id),))
 
     async def step(self, reply: Said) -> Observation:
@@ -61,7 +63,8 @@ class Rooms:
             await asyncio.sleep(self.latency_seconds)
         if self.taken == self.turns:
             return Observation(done=True)
-        return Observation(messages=(Message(role="user", content=ROOM % "next"),), observation={"room": self.taken})
+        room = str((self.start + 7 * self.taken) % 64)
+        return Observation(messages=(Message(role="user", content=ROOM % room),), observation={"room": room})
 
     async def score(self, rollout: Rollout) -> dict[str, float]:
         return {"found": 1.0}

@@ -24,6 +24,7 @@ class Prompts:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self._known: OrderedDict[tuple[Message, ...], Rendered] = OrderedDict()
+        self._deltas: OrderedDict[tuple[tuple[Message, ...], int], tuple[Piece, ...]] = OrderedDict()
 
     def open(self, messages: tuple[Message, ...], tools: tuple[Json, ...] = ()) -> Rendered:
         """As `ChatTemplate.open`."""
@@ -34,6 +35,18 @@ class Prompts:
             known = self._known[messages] = self.template.open(messages)
             if len(self._known) > _CACHED_PROMPTS:
                 self._known.popitem(last=False)
+        return known
+
+    def delta(self, last_id: int, messages: tuple[Message, ...], reply: Message, tools: tuple[Json, ...] = ()) -> tuple[Piece, ...]:
+        """The pieces of `ChatTemplate.delta`. Members of a group see the same again and again, and what they see is rendered once."""
+        if tools or reply.tool_calls or any(message.tool_calls or message.role == "tool" for message in messages) or not self.template.extends(messages):
+            return self.template.delta(last_id, messages, tools or None, reply=reply).pieces
+        key = messages, last_id
+        known = self._deltas.get(key)
+        if known is None:
+            known = self._deltas[key] = self.template.delta(last_id, messages, reply=reply).pieces
+            if len(self._deltas) > _CACHED_PROMPTS:
+                self._deltas.popitem(last=False)
         return known
 
 
@@ -56,6 +69,8 @@ class Dialogue:
         self._recorder = Recorder()
         self._known: list[Known] = []
         """The tokens on the path to the tip."""
+        self._trace: Trace | None = None
+        """None if something was recorded since somebody looked."""
         self.messages: tuple[Message, ...] = ()
 
     @property
@@ -69,7 +84,9 @@ class Dialogue:
 
     def trace(self) -> Trace:
         """What was recorded so far."""
-        return self._recorder.trace()
+        if self._trace is None:
+            self._trace = self._recorder.trace()
+        return self._trace
 
     def see(self, messages: Sequence[Message], timestamp: int | None = None) -> None:
         """Add messages of the environment.
@@ -78,6 +95,7 @@ class Dialogue:
         own branch and is trained on there.
         """
         new = tuple(messages)
+        self._trace = None
         if not new:
             raise InvalidError("the environment neither said anything nor ended the episode")
         old, self.messages = self.messages, self.messages + new
@@ -88,7 +106,7 @@ class Dialogue:
         if not old:
             pieces = self._prompts.open(new, self._tools).pieces
         elif template.extends(new, old[-1]):
-            pieces = template.delta(int(self._known[-1].ids[-1]), new, tools, reply=old[-1]).pieces
+            pieces = self._prompts.delta(int(self._known[-1].ids[-1]), new, old[-1], self._tools)
         else:
             fork = template.refork(self.messages, self._known, tools)
             self._keep(fork.keep)
@@ -98,7 +116,7 @@ class Dialogue:
 
     def say(self, action: Action, timestamp: int | None = None) -> int:
         """Add what the agent did, and give the number of its message in the trace."""
-        recorder, reply = self._recorder, action.reply
+        recorder, reply, self._trace = self._recorder, action.reply, None
         if action.prompt_ids is not None:
             self._adopt(action.prompt_ids)
         recorder.open_message()
@@ -112,6 +130,7 @@ class Dialogue:
 
     def judge(self, mark: int, *, reward: float | None, step: StepFacts | None = None) -> None:
         """Add to a message of the agent what the environment made of it."""
+        self._trace = None
         self._recorder.attach(mark, reward=reward, step=step)
 
     def _inject(self, template: ChatTemplate, message: Message) -> None:

@@ -49,7 +49,7 @@ async def whole_reply(
     """
     deadline = clock.monotonic() + situation.deadline_seconds
     parts = list(begun)
-    ids = np.concatenate([situation.ids, *(part.ids for part in parts)])
+    ids = np.concatenate([situation.ids, *(part.ids for part in parts)]) if parts else situation.ids
     left = situation.max_tokens - sum(len(part.ids) for part in parts)
     while left > 0:
         part = await sampler.complete(
@@ -64,9 +64,9 @@ async def whole_reply(
         _check(part, left)
         if len(part.ids):
             parts.append(part)
-            ids, left = np.concatenate([ids, part.ids]), left - len(part.ids)
         if part.metadata.finish_reason != "abort":
             return _joined(parts)
+        ids, left = np.concatenate([ids, part.ids]), left - len(part.ids)
         if clock.monotonic() + _PAUSE_SECONDS >= deadline:
             raise InfraError(f"the reply was aborted {len(parts)} times and not finished within {situation.deadline_seconds:g} s")
         if not len(part.ids):
