@@ -86,8 +86,9 @@ def is_flat(rewards: Sequence[float | None]) -> bool:
     >>> is_flat([1.0, None, 1.0]), is_flat([1.0, -1.0])
     (True, False)
     """
-    present = [reward for reward in rewards if reward is not None]
-    return not present or min(present) == max(present)
+    different = set(rewards)
+    different.discard(None)
+    return len(different) < 2
 
 
 def normalized(rewards: Sequence[float | None]) -> list[float | None]:
@@ -118,6 +119,19 @@ def padding(num_items: int, group_size: int) -> list[tuple[int, float]] | None:
     scale = group_size / num_items
     first = [(place, scale / 2 if place < missing else scale) for place in range(num_items)]
     return first + first[:missing] if missing > 0 else first
+
+
+def num_placed(num_kept: int, group_size: int, min_valid_items: int) -> int | str:
+    """How many items a valid group is served with if the filter keeps `num_kept`; or why it is dropped. `shape` without looking at rewards.
+
+    >>> num_placed(6, 8, 5), num_placed(4, 8, 5), num_placed(3, 8, 0)
+    (8, 'too_few_valid', 'too_few_to_pad')
+    """
+    if num_kept < min_valid_items:
+        return "too_few_valid"
+    if num_kept == 0 or 2 * (group_size - num_kept) > group_size:
+        return "too_few_to_pad"
+    return max(num_kept, group_size)
 
 
 class Placed(NamedTuple):

@@ -34,8 +34,8 @@ class Batch:
     num_items: int
     """Items in `items`; of a read that was short, those that there would have been."""
     meta_info: dict[str, Any]
-    items: AsyncIterator[list[bytes]] | None
-    """Encoded items, a few groups at a time, to be used up once. None if there is nothing to give."""
+    items: AsyncIterator[bytes] | None
+    """Encoded items with commas between, a group at a time, to be used up once. None if there is nothing to give."""
     damaged: list[str] = field(default_factory=list)
     """Groups whose bytes were found damaged on the way and left out; complete when `items` is used up."""
 
@@ -64,12 +64,12 @@ class _Made:
         self.file.writelines(items)
         self.num_items += len(items)
 
-    async def items(self, places: Sequence[_Place]) -> AsyncIterator[list[bytes]]:
+    async def items(self, places: Sequence[_Place]) -> AsyncIterator[bytes]:
         """What was kept of some groups."""
         with self.file:
             for place in places:
                 self.file.seek(place.start)
-                yield [self.file.read(length) for length in place.lengths]
+                yield b",".join([self.file.read(length) for length in place.lengths])
 
 
 class Reader:
@@ -150,7 +150,7 @@ class Reader:
     def _ready(self) -> Iterator[Chosen]:
         return (Chosen.of(group) for group in leasable(self._state.ledger, LeaseRequest()) if group.arrival is not None)
 
-    async def _served(self, groups: Sequence[Chosen], damaged: list[str], *, forget: bool = False) -> AsyncIterator[list[bytes]]:
+    async def _served(self, groups: Sequence[Chosen], damaged: list[str], *, forget: bool = False) -> AsyncIterator[bytes]:
         for group, bodies in self._bodies(groups):
             if bodies is None:
                 damaged.append(group.id)
@@ -240,7 +240,7 @@ class Reader:
             elif isinstance(verdict, str):
                 made.dropped.append((group, verdict))
 
-    async def _made_again(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[list[bytes]]:
+    async def _made_again(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[bytes]:
         # Whether they are valid was settled when they were read: as for groups that timed out, nobody is asked again.
         settled = [replace(group, arrival=replace(group.arrival, timed_out=True)) for group in groups]
         hooks = {name: self._hooks(name) for name in {group.environment for group in groups}}
@@ -277,7 +277,7 @@ class Reader:
         num_items: int,
         meta: dict[str, Any],
         hooks: str,
-        items: AsyncIterator[list[bytes]],
+        items: AsyncIterator[bytes],
         damaged: list[str],
     ) -> Batch:
         """Make the read durable; only then is anything of it told."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from penstock.buffer.compat import defaults
 from penstock.buffer.compat.bodies import BodyCache
 from penstock.buffer.compat.hooks import HookFault, HookName, Hooks, HookSettings, Item, ItemGroup
+from penstock.buffer.compat.splicing import spliced
 from penstock.buffer.store import Store
 from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import CorruptError, RetiredError, UnknownError
@@ -22,11 +21,8 @@ from penstock.wire import digest
 GROUPS_AT_ONCE = 32
 """Groups whose bytes are in memory at once."""
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _value = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
-_REWARD = re.compile(rb'"reward"\s*:\s*([^\s,}]+)')
-_BOOLEANS = {b"true": b"1", b"false": b"0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +66,7 @@ def verdict_by_rewards(group: Chosen, min_valid_group_size: int, min_valid_items
     reason = defaults.ask(arrival.rewards, group.size, min_valid_group_size, timed_out=arrival.timed_out)
     if reason is not None:
         return reason
-    shape = defaults.shape(arrival.rewards, arrival.refused, group.size, min_valid_items)
-    return shape if isinstance(shape, str) else len(shape)
+    return defaults.num_placed(len(arrival.rewards) - len(arrival.refused), group.size, min_valid_items)
 
 
 def stored_items(store: Store, run: str, groups: Sequence[Chosen], cache: BodyCache) -> Iterator[tuple[Chosen, list[bytes] | None]]:
@@ -90,11 +85,9 @@ def stored_items(store: Store, run: str, groups: Sequence[Chosen], cache: BodyCa
         yield group, [stored.body for stored in found] if _digest(group, found) == group.digest else None
 
 
-def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> list[bytes]:
-    """The items of a group as the default hooks shape them."""
-    shape = defaults.shape(group.arrival.rewards, group.arrival.refused, group.size, 0)
-    assert not isinstance(shape, str), "the group was found to be valid when it was chosen"
-    return [_served(bodies[place.member], place) for place in shape]
+def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> bytes:
+    """The items of a group as the default hooks shape them, encoded, with commas between."""
+    return spliced(group.arrival.rewards, group.arrival.refused, group.size, bodies)
 
 
 async def through_hooks(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, min_valid_items: int) -> list[Verdict]:
@@ -211,31 +204,6 @@ def _encoded(hooks: Hooks, items: list[Item]) -> Verdict:
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward)):
             return HookFault(hook=last, message=f"reward {reward!r}").reason
     return Served([_encode(item) for item in items])
-
-
-def _served(body: bytes, place: defaults.Placed) -> bytes:
-    """An item with the reward of its place; all other bytes as they were written."""
-    # Only a key that is spelled with \\u could hide that another one was found.
-    found = _REWARD.search(body) if body.count(b'"reward"') == 1 and b"\\u" not in body and b'"raw_reward"' not in body else None
-    if found is None:
-        return _served_slowly(body, place)
-    written = _BOOLEANS.get(found[1], found[1])
-    head, tail = body[: found.start(1)], body[found.end(1) :]
-    new = written if place.reward is None else _encode(place.reward)
-    if place.raw_reward is None:
-        return b"%b%b%b" % (head, new, tail)
-    return b'%b%b,"raw_reward":%b%b' % (head, new, written, tail)
-
-
-def _served_slowly(body: bytes, place: defaults.Placed) -> bytes:
-    """The same for an item in which the word stands more than once, or is spelled in another way."""
-    fields: dict[str, Any] = _fields.decode(body)
-    written = bytes(fields["reward"])
-    written = _BOOLEANS.get(written, written)
-    fields["reward"] = msgspec.Raw(written if place.reward is None else _encode(place.reward))
-    if place.raw_reward is not None:
-        fields["raw_reward"] = msgspec.Raw(written)
-    return _encode(fields)
 
 
 def _digest(group: Chosen, found: Sequence[StoredBody]) -> str:

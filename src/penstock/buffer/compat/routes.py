@@ -130,8 +130,8 @@ async def _parts(batch: Batch) -> AsyncIterator[bytes]:
     waiting: list[bytes] = []
     num_bytes = 0
     async for items in batch.items:
-        waiting += items
-        num_bytes += sum(map(len, items))
+        waiting.append(items)
+        num_bytes += len(items)
         if num_bytes >= PART_BYTES:
             yield (b"" if first else b",") + b",".join(waiting)
             first, num_bytes = False, 0

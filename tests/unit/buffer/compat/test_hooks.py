@@ -57,7 +57,7 @@ def item(uid: str, instance: str, reward: Any) -> bytes:
 
 
 async def served(batch: Batch) -> list[dict[str, Any]]:
-    return [json.loads(one) async for items in batch.items for one in items] if batch.items is not None else []
+    return [one async for items in batch.items for one in json.loads(b"[%b]" % items)] if batch.items is not None else []
 
 
 def damage(directory: Path, uid: str) -> None:
