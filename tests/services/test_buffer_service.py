@@ -150,6 +150,10 @@ def test_a_second_buffer_on_the_same_directory_is_refused_in_one_line(process: P
     assert len(second.stderr.strip().splitlines()) == 1, second.stderr
 
 
+def test_a_server_says_where_it_listens(process: Process) -> None:
+    assert f"listening on http://127.0.0.1:{process.port}\n" in (process.directory / "log").read_text()
+
+
 def test_a_port_in_use_is_refused_in_one_line(process: Process, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path / "other"), "--port", str(process.port)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from starlette.types import ASGIApp
 from penstock.errors import ProcessError
 from penstock.httpd.guard import Access, Guard
 from penstock.httpd.limits import allow_descriptors, protocol_under
+
+log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 8
 """Requests under way may end in this time after SIGTERM; a process is gone within 10 s."""
@@ -69,8 +72,10 @@ async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, po
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
     )
+    host, port = listener.getsockname()[:2]
+    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     if port_file is not None:
         temporary = port_file.with_name(f".{port_file.name}.{os.getpid()}")
-        temporary.write_text(str(listener.getsockname()[1]))
+        temporary.write_text(str(port))
         temporary.replace(port_file)
     await _Server(config).serve([listener])
