@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InfraError, LimitError
+from penstock.errors import InfraError, InvalidError, LimitError
 from penstock.gateway.requests import BadRequest
 from penstock.types import Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
 from penstock.wire import check_noun
@@ -307,7 +307,10 @@ def _check_tokens(reply: Sampled) -> None:
 
 @lru_cache(maxsize=4096)
 def _check_version(run: VersionRun) -> None:
-    check_noun(run)
+    try:
+        check_noun(run)
+    except InvalidError as error:
+        raise InfraError(f"the engine's answer cannot be read: {error}") from None
 
 
 def _numbers(filters: Mapping[str, Json]) -> dict[str, float]:
