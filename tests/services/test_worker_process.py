@@ -30,6 +30,9 @@ from penstock.wire import decode_msgpack, parse_json
 
 SECONDS = 40.0
 CONFIG = """
+run: {name: run, updates: 1}
+model: {path: model}
+batch: {groups_per_update: 2}
 envs:
   digits: {kind: sort, concurrency: 8}
 actor: {group_size: 4, max_tokens: 12, reply_seconds: 20}
@@ -42,13 +45,19 @@ def sorting(prompt: str) -> str:
     return "".join(sorted(digits)) if len(digits) % 2 == 0 else digits
 
 
+def write_run(directory: Path, config: str) -> None:
+    """Make `directory` that of a run, as far as a worker looks at it."""
+    write_byte_tokenizer(directory / "model", "plain")
+    (directory / "model" / "config.json").write_text("{}")
+    (directory / "config.yaml").write_text(config.replace("path: ", f"path: {directory}/"))
+
+
 class Stage:
     """A buffer with an open run, a stub engine, and workers."""
 
     def __init__(self, directory: Path, engine: StubEngine) -> None:
         self.directory, self.engine = directory, engine
-        write_byte_tokenizer(directory / "model", "plain")
-        (directory / "config.yaml").write_text(CONFIG)
+        write_run(directory, CONFIG)
         port_file = directory / "port"
         command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(directory / "buffer"), "--port", "0", "--port-file", str(port_file)]
         with (directory / "buffer.log").open("ab") as log:
@@ -69,11 +78,9 @@ class Stage:
 
     @contextlib.contextmanager
     def worker(self, name: str = "w", **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-        words = ["--buffer", self.url, "--run", "run", "--server", self.engine.url, "--model", str(self.directory / "model"), "--env", "digits"]
-        words += ["--config", str(self.directory / "config.yaml"), "--name", name, "--acks", str(self.directory / "acks" / f"{name}.log")]
-        words += ["--metrics", str(self.directory / f"{name}.jsonl")]
+        words = [str(self.directory), "--env", "digits", "--buffer", self.url, "--server", self.engine.url, "--name", name]
         with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, "-m", "penstock.rollout", *words], stderr=log, env=os.environ | environment)
+            process = subprocess.Popen([sys.executable, "-m", "penstock", "worker", *words], stderr=log, env=os.environ | environment)
         try:
             yield process
         finally:
@@ -145,7 +152,7 @@ async def test_a_worker_fills_groups_as_far_as_credits_last_and_goes_on_when_the
         await client.publish(1, term)
         await until(lambda status: ready(status) > first - 2, client, worker)
         assert await stopped(worker) == 0, stage.log()
-    told = list(read_jsonl(stage.directory / "w.jsonl"))
+    told = list(read_jsonl(stage.directory / "metrics.jsonl"))
     assert sum(line["rollout/digits/episodes"] for line in told) >= 4 * first
     assert sum(line["rollout/digits/infra_errors"] for line in told) == 0
     assert sum(line.get("time/wait_for_reply", 0.0) for line in told) > 0
@@ -290,20 +297,16 @@ async def test_an_evaluation_is_stored_beside_the_run_and_nobody_else_is_given_i
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("config", "env", "told"),
     [
-        (["--env", "letters"], "envs.letters"),
-        (["--model", "nowhere"], "nowhere"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (CONFIG, "letters", "the run has no environment 'letters'; it has digits"),
+        (CONFIG.replace("model: {path: ", "model: {path: nowhere/"), "digits", "nowhere/model is not a model directory"),
+        (CONFIG.replace("concurrency", "concurency"), "digits", "envs.digits.concurency: unknown key"),
     ],
 )
-def test_a_wrong_setting_is_told_in_one_line(tmp_path: Path, words: list[str], told: str) -> None:
-    write_byte_tokenizer(tmp_path / "model", "plain")
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    usual = {"--buffer": "http://127.0.0.1:9", "--run": "run", "--server": "http://127.0.0.1:9", "--env": "digits"}
-    usual |= {"--model": str(tmp_path / "model"), "--config": str(tmp_path / "config.yaml")}
-    usual |= dict(zip(words[::2], words[1::2], strict=True))
-    command = [sys.executable, "-m", "penstock.rollout", *(word for pair in usual.items() for word in pair)]
+def test_a_wrong_setting_is_told_in_one_line(tmp_path: Path, config: str, env: str, told: str) -> None:
+    write_run(tmp_path, config)
+    command = [sys.executable, "-m", "penstock", "worker", str(tmp_path), "--env", env, "--buffer", "http://127.0.0.1:9", "--server", "http://127.0.0.1:9"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert refused.returncode == 2
     assert told in refused.stderr
@@ -322,7 +325,7 @@ def reward(messages, ground_truth, **_):
 async def test_rewards_come_from_the_configured_function_and_its_failures_are_retried_and_never_rewards(stage: Stage, client: BufferClient) -> None:
     (stage.directory / "rewards.py").write_text(REWARDS)
     config = CONFIG.replace("concurrency: 8", f"concurrency: 8, reward: {stage.directory}/rewards.py")
-    (stage.directory / "config.yaml").write_text(config)
+    write_run(stage.directory, config)
     await client.open_run(Laws(credit_tokens=600, session_seconds=10.0, max_retries=1), "0" * 32)
     with stage.worker() as worker:
         await until(lambda status: ready(status) >= 2 and "dropped(too_few)" in status.environments["digits"].groups, client, worker)
@@ -333,14 +336,14 @@ async def test_rewards_come_from_the_configured_function_and_its_failures_are_re
     for group in await client.fetch(plan):
         assert [rollout.reward for rollout in group.rollouts] == [2.0] * 4
         assert [turn.reward for rollout in group.rollouts for turn in rollout if turn.role == "assistant"] == [0.5] * 4
-    told = list(read_jsonl(stage.directory / "w.jsonl"))
+    told = list(read_jsonl(stage.directory / "metrics.jsonl"))
     assert sum(line.get("rollout/digits/errors/reward", 0) for line in told) > 0
     assert "an odd number of digits" in stage.log()
 
 
 async def test_a_reward_function_that_cannot_be_loaded_ends_the_worker_with_one_line(stage: Stage, client: BufferClient) -> None:
-    (stage.directory / "config.yaml").write_text(CONFIG.replace("concurrency: 8", "concurrency: 8, reward: no_such_module:reward"))
+    write_run(stage.directory, CONFIG.replace("concurrency: 8", "concurrency: 8, reward: no_such_module:reward"))
     with stage.worker() as worker:
         assert await ended(worker) == 2
-    (line,) = [line for line in stage.log().splitlines() if line.startswith("error")]
+    (line,) = [line for line in stage.log().splitlines() if line.startswith("penstock: ")]
     assert "no_such_module" in line

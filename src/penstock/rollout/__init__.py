@@ -8,7 +8,7 @@
 - `servers`: the least loaded of several. `dispatch`, `writing`, `worker`: the process that keeps many episodes in flight.
 - `evaluate`: held-out problems under one pinned version.
 
-`python -m penstock.rollout` starts a worker.
+`penstock worker` starts one.
 """
 
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig, WorkerConfig
