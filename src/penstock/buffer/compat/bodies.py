@@ -48,4 +48,5 @@ class BodyCache:
         self.num_bytes = 0
 
     def _forget(self, group_id: str) -> None:
-        self.num_bytes -= sum(len(item.body) + _OVERHEAD_BYTES for item in self._groups.pop(group_id))
+        items = self._groups.pop(group_id)
+        self.num_bytes -= sum([len(item.body) for item in items]) + _OVERHEAD_BYTES * len(items)

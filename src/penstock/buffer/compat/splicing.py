@@ -51,8 +51,8 @@ def _spliced_together(keys: Sequence[bytes], bodies: Sequence[bytes]) -> bytes |
     whole = b",".join(bodies)
     pieces = whole.split(b'"reward"')
     # Every item has the key. If the word stands there as often as there are items, each stands for one key, unless a key is spelled with escapes:
-    # letters are then \u00xx. The second count finds `raw_reward` as well.
-    if len(pieces) != len(keys) + 1 or whole.count(b'reward"') != len(keys) or (b"\\" in whole and b"\\u00" in whole):
+    # letters are then \u00xx.
+    if len(pieces) != len(keys) + 1 or b'"raw_reward"' in whole or (b"\\" in whole and b"\\u00" in whole):
         return None
     if any(map(_is_boolean, pieces)):
         return None
