@@ -121,19 +121,19 @@ def _negated_entropies(column_N: Float64Array) -> Float64Array:
 def _diversity(steps: Steps, chosen: npt.ArrayLike | None, level: Labels | None, weight: float) -> Float64Array | float:
     """For each row how much its step's A_think counts: less, the more usual the chosen level is."""
     in_range(weight, 0.0, 1.0, name="thinking_diversity_w")
+    num_rows = len(steps.expanded_N)
+    chosen_N = None if chosen is None else _flags(chosen, num_rows)
+    levels = None if level is None else groups_of(level, num_rows, name="level")
     if weight == 0:
         return 1.0
-    if chosen is None or level is None:
-        missing = "chosen" if chosen is None else "level"
+    if chosen_N is None or levels is None:
+        missing = "chosen" if chosen_N is None else "level"
         raise ValueError(f"thinking_diversity_w is {weight}, which needs chosen and level; {missing} is None")
-    num_rows = len(steps.expanded_N)
-    chosen_N = _flags(chosen, num_rows)
     picked_P = steps.groups.sums(chosen_N.astype(np.float64))
     wrong_N = steps.expanded_N & (picked_P[steps.groups.index_N] != 1)
     if wrong_N.any():
         row = int(np.argmax(wrong_N))
         raise ValueError(f"chosen marks {int(picked_P[steps.groups.index_N[row]])} rows of the thinking_group of row {row}; it must mark one")
-    levels = groups_of(level, num_rows, name="level")
     rows_S = np.flatnonzero(chosen_N)
     share_L = np.bincount(levels.index_N[rows_S], minlength=len(levels.sizes_P)) / max(len(rows_S), 1)
     share_P = np.zeros(len(steps.groups.sizes_P))
