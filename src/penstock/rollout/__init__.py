@@ -8,7 +8,7 @@
 - `servers`: the least loaded of several. `dispatch`, `writing`, `worker`: the process that keeps many episodes in flight.
 - `evaluate`: held-out problems under one pinned version.
 
-`penstock worker` starts one.
+`penstock worker` starts a worker.
 """
 
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig, WorkerConfig
