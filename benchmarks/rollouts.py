@@ -170,9 +170,11 @@ class AtOnce:
 async def long_episodes(template: ChatTemplate, repeats: int) -> Result:
     """The last turns of a long episode beside its first: eight of each, medians over repeats."""
     first, last = [], []
-    for number in range(repeats):
+    setting = setting_of(AtOnce(template), template)
+    await play(0, setting, Rooms(turns=LONG_TURNS))  # so that first turns, too, see what was rendered before
+    for _ in range(repeats):
         env = Rooms(turns=LONG_TURNS)
-        await play(number, setting_of(AtOnce(template), template), env)
+        await play(0, setting, env)
         costs = np.diff(env.ticks)
         first.append(float(costs[:8].mean()))
         last.append(float(costs[-8:].mean()))

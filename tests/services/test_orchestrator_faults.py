@@ -103,6 +103,19 @@ def test_a_second_orchestrator_is_refused_while_the_first_lives(run: Orchestrato
     assert second.stderr == f"penstock: run tiny is running already; `penstock status {run.run_dir.path}` shows it\n"
 
 
+def test_workers_are_added_and_removed_by_hand_and_the_run_goes_on(run: Orchestrator) -> None:
+    words = [sys.executable, "-m", "penstock", "worker", str(run.run_dir.path), "--env", "sort", "--name"]
+    added = {name: subprocess.Popen([*words, name], stderr=subprocess.DEVNULL) for name in ("killed", "stopped")}
+    acks = {name: run.run_dir.acks / f"{name}.log" for name in added}
+    run.until(lambda state: all(path.exists() and path.stat().st_size > 0 for path in acks.values()))
+    added["killed"].kill()
+    added["stopped"].send_signal(signal.SIGTERM)
+    assert added["stopped"].wait(WAIT_SECONDS) == 0
+    added["killed"].wait()
+    # Its slots are given to others once its session is over; what it was told is stored is there (checked when the run has ended).
+    run.until_progress()
+
+
 @pytest.mark.parametrize("name", ["worker-sort-0", "server-0", "learner", "buffer"])
 def test_a_killed_part_comes_back_and_the_run_goes_on(run: Orchestrator, name: str) -> None:
     killed = run.part(name).process

@@ -155,7 +155,7 @@ async def test_a_worker_fills_groups_as_far_as_credits_last_and_goes_on_when_the
     told = list(read_jsonl(stage.directory / "metrics.jsonl"))
     assert sum(line["rollout/digits/episodes"] for line in told) >= 4 * first
     assert sum(line["rollout/digits/infra_errors"] for line in told) == 0
-    assert sum(line.get("time/wait_for_reply", 0.0) for line in told) > 0
+    assert sum(line.get("rollout/digits/wait/reply", 0.0) for line in told) > 0
     # Played at the same time; which of the two is ready first is up to chance.
     assert sorted(group.id for group in groups) == ["digits:train/0/0", "digits:train/0/1"]
     said = {tuple(reply["token_ids"]): reply["logprobs"]["token_logprobs"] for reply in stage.engine.replies}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -164,26 +165,37 @@ def serve(
 
 
 def worker(
-    run_dir: RunDirArgument,
-    env: Annotated[str, typer.Option(help="Name of the environment in the run.")],
-    buffer: BufferOption,
-    server: ServersOption,
-    name: Annotated[str, typer.Option(help="Names the worker and its file of acknowledgements.")] = "worker",
+    run: Annotated[str, typer.Argument(help="Name of a run, or its directory.", metavar="RUN")],
+    env: Annotated[list[str], typer.Option(help="Name of an environment in the run; may be repeated: they then share this process.")],
+    buffer: Annotated[str, typer.Option(help="URL of the buffer; that of the run, if it is running here.")] = "",
+    server: Annotated[list[str] | None, typer.Option(help="URL of an inference server; may be repeated. Those of the run, if it is running here.")] = None,
+    name: Annotated[str, typer.Option(help="Names the worker and its file of acknowledgements; made up without it.")] = "",
+    dir: Annotated[Path, typer.Option("--dir", help="Where runs are.")] = Path("runs"),
 ) -> None:
-    """Play episodes of one environment of a run."""
+    """Play episodes of a run: beside its own workers, from now until this process is told to stop."""
     from penstock.orchestrator.config import load_run
     from penstock.orchestrator.parts import worker_config
+    from penstock.orchestrator.rundir import RunDir, find_run
     from penstock.rollout.worker import run_worker
 
     speak()
-    config = worker_config(load_run(run_dir / "config.yaml"), run_dir, env, name, buffer, tuple(server))
+    # On another machine there may be no more of a run than its config.
+    run_dir = RunDir(Path(run)) if buffer and server and (Path(run) / "config.yaml").is_file() else find_run(run, dir)
+    if not buffer or not server:
+        from penstock.orchestrator.state import served_at
+
+        found_buffer, found_servers = served_at(run_dir)
+        buffer, server = buffer or found_buffer, server or list(found_servers)
+    name = name or f"worker-{secrets.token_hex(4)}"
+    settings = load_run(run_dir.config)
+    configs = [worker_config(settings, run_dir.path, each, name if len(env) == 1 else f"{name}-{each}", buffer, tuple(server)) for each in env]
     agents = None
-    if config.env.agent is not None:
+    if any(config.env.agent is not None for config in configs):
         # Imported only then: a gateway comes with it.
         from penstock.orchestrator.agents import worker_agents
 
         agents = worker_agents
-    run_until_told(run_worker(config, agents=agents))
+    run_until_told(run_worker(*configs, agents=agents))
 
 
 def learner(

@@ -130,6 +130,7 @@ _SECTIONS: dict[str, str] = {
         rollout/<env>/turns                 mean  Replies in an episode.
         rollout/<env>/tokens                sum   Tokens that were sampled for episodes.
         rollout/<env>/truncated             sum   Episodes that a limit cut off.
+        rollout/<env>/wait/<cause>          sum   Seconds waited, added over episodes: reply, place (no server had room), env, reward; slot, credit, write.
         gateway/open                        last  Sessions that are open.
         gateway/sessions                    last  Sessions opened since the start.
         gateway/turns                       last  Requests answered since the start.

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.errors import ConfigError
+from penstock.orchestrator.rundir import RunDir
 from penstock.process.identity import ProcessId
 from penstock.process.supervisor import PartStatus
 
@@ -63,6 +65,17 @@ def read_state(path: Path) -> RunState | None:
         return msgspec.json.decode(path.read_bytes(), type=RunState)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def served_at(run_dir: RunDir) -> tuple[str, tuple[str, ...]]:
+    """Where the buffer and the servers of a run listen. Raises `ConfigError` if the run is not running."""
+    state = read_state(run_dir.state)
+    if state is None or not run_dir.is_held():
+        raise ConfigError(f"run {run_dir.path.name} is not running; start it, or name --buffer and --server")
+    servers = tuple(part.url for part in state.parts if part.name.startswith("server") and part.url is not None)
+    if not servers:
+        raise ConfigError(f"run {run_dir.path.name} has no inference server yet; try again in a moment, or name one with --server")
+    return state.buffer_url, servers
 
 
 def describe_state(state: RunState, *, is_held: bool, now: float) -> str:

@@ -70,7 +70,7 @@ class Reporter:
             Mean(named("rollout/<env>/turns", env=env), self._turns),
             *(Sum(named("rollout/<env>/errors/<kind>", env=env, kind=kind), count) for kind, count in self._failures.items()),
             *(Sum(named("rollout/<env>/written/<fate>", env=env, fate=fate), count) for fate, count in self._fates.items()),
-            *(Sum(named("time/<phase>", phase=f"wait_for_{cause}"), seconds) for cause, seconds in self._waits.items()),
+            *(Sum(named("rollout/<env>/wait/<cause>", env=env, cause=cause), seconds) for cause, seconds in self._waits.items()),
         ]
 
     def _clear(self) -> None:
