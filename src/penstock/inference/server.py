@@ -50,7 +50,10 @@ Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
 def serve(config: InferenceConfig) -> None:
-    """Load the model and serve it until SIGTERM or SIGINT. Raises `ConfigError`, `ProcessError` or `WeightsError` if it cannot start, `InfraError` if the engine fails."""
+    """Load the model and serve it until SIGTERM or SIGINT.
+
+    Raises `ConfigError`, `ProcessError` or `WeightsError` if it cannot start, `InfraError` if the engine fails.
+    """
     # First, so that a port in use is told before a model is loaded.
     listener = bind(config.access.host, config.port)
     torch.set_num_threads(config.threads)
