@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -258,4 +257,3 @@ def test_the_page_starts_what_is_there() -> None:
     page = (Path(__file__).parents[2] / "docs" / "outside-trainers.md").read_text()
     for file in sorted(path.name for path in EXAMPLES.glob("*.py")):
         assert file in page, file
-    assert shutil.which("bash")
