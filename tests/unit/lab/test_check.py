@@ -63,7 +63,7 @@ def off_by_one(inputs: LossInputs, config: LossConfig) -> TokenLosses:
 
 def detached(inputs: LossInputs, config: LossConfig) -> TokenLosses:
     """A ratio whose gradient was lost on the way: half of it is detached."""
-    ratios_L = (inputs.logprobs_L - inputs.behaviour_logprobs_L).exp()
+    ratios_L = (inputs.logprobs_L - inputs.behaviour_logprobs_L).clamp(-20, 20).exp()
     return TokenLosses(losses_L=-inputs.advantages_L * (ratios_L + ratios_L.detach()) / 2)
 
 
