@@ -151,7 +151,7 @@ async def turn_costs(url: str, template: ChatTemplate, episodes: int, repeats: i
                 worker.append((middle - start) / (episodes * EPISODE_TURNS))
                 bare.append((end - middle) / (episodes * EPISODE_TURNS))
                 speed.append(episodes * EPISODE_TURNS / seconds)
-    return statistics.median(worker), statistics.median(bare), max(speed)
+    return statistics.median(worker), statistics.median(bare), statistics.median(speed)
 
 
 class AtOnce:
