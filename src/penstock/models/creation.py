@@ -61,6 +61,7 @@ def new_model(size: str, *, seed: int = 0, max_positions: int = 4096) -> LlamaFo
 
     hidden, mlp, layers, heads = SIZES[size]
     config = LlamaConfig(
+        architectures=["LlamaForCausalLM"],
         vocab_size=VOCABULARY,
         hidden_size=hidden,
         intermediate_size=mlp,
