@@ -17,6 +17,15 @@ import aiohttp
 import pytest
 from tests.services.buffers import Process
 
+EARLY_ANSWERS = """
+from penstock.buffer import service
+
+async def passed(self, commit):
+    pass
+
+service.Line.passed = passed
+"""
+
 _names = count()
 
 
@@ -39,31 +48,47 @@ def takes_a_good_write(process: Process) -> None:
     assert time.monotonic() - started < 1
 
 
+def lost_without_room(process: Process) -> set[str]:
+    """Items that were acknowledged while the log had no room, or before, and are not given when there is room again."""
+    assert process.post("/buffer/write", item("first-0", "first", 0.0))[0] == 200
+    log, pid = process.directory / "store.sqlite-wal", process.child.pid
+    # What a full disk does to one file: it may not grow further.
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (log.stat().st_size + 40_000, resource.RLIM_INFINITY))
+    acknowledged, status = ["first-0"], 200
+    for number in range(50):
+        status, _ = process.post("/buffer/write", item(f"u{number}-0", f"u{number}", 0.0, "x" * 3000))
+        if status != 200:
+            break
+        acknowledged.append(f"u{number}-0")
+    assert status in (200, 503, 507)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    deadline = time.monotonic() + 20
+    for uid in acknowledged:
+        while process.post("/buffer/write", item(uid.replace("-0", "-1"), uid[:-2], 1.0))[0] != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    found = [read["uid"] for read in json.loads(process.post("/get_rollout_data", b"{}")[1])["data"]["data"]]
+    assert len(found) == len(set(found))
+    assert process.get("/v1/runs/default/ledger")["imbalance"] == 0
+    return set(acknowledged) - set(found)
+
+
 def test_without_room_nothing_is_acknowledged_and_with_it_everything_goes_on(tmp_path: Path) -> None:
     process = Process(tmp_path, "--group-size", "2")
     try:
-        assert process.post("/buffer/write", item("first-0", "first", 0.0))[0] == 200
-        pid = process.child.pid
-        # The log may not grow further: what a full disk does to one file.
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (Path(tmp_path / "store.sqlite-wal").stat().st_size + 40_000, resource.RLIM_INFINITY))
-        acknowledged, status = ["first-0"], 200
-        for number in range(200):
-            status, _ = process.post("/buffer/write", item(f"u{number}-0", f"u{number}", 0.0, "x" * 3000))
-            if status != 200:
-                break
-            acknowledged.append(f"u{number}-0")
-        assert status in (503, 507)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        deadline = time.monotonic() + 20
-        while process.post("/buffer/write", item("first-1", "first", 1.0))[0] != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        for uid in acknowledged[1:]:
-            assert process.post("/buffer/write", item(uid.replace("-0", "-1"), uid[:-2], 1.0))[0] == 200
-        found = json.loads(process.post("/get_rollout_data", b"{}")[1])["data"]["data"]
-        assert {read["uid"] for read in found} >= set(acknowledged)
-        assert len({read["uid"] for read in found}) == len(found)
-        assert process.get("/v1/runs/default/ledger")["imbalance"] == 0
+        assert lost_without_room(process) == set()
+        assert "nothing is acknowledged until it is back" in (tmp_path / "log").read_text()
+    finally:
+        process.kill()
+
+
+def test_a_buffer_that_answers_before_it_has_stored_is_found_out_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "patch").mkdir()
+    (tmp_path / "patch" / "sitecustomize.py").write_text(EARLY_ANSWERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "patch"))
+    process = Process(tmp_path, "--group-size", "2")
+    try:
+        assert lost_without_room(process)
     finally:
         process.kill()
 

@@ -233,12 +233,19 @@ class BufferService:
                 self._wake()
                 log.warning("the store is back after %d attempts", attempt)
 
+    def _notice_a_failed_commit(self) -> None:
+        """Raises what the newest commit failed with, in case all who waited for it are gone: nobody else would have the store opened again."""
+        newest = self.buffer.settled()
+        if newest.done():
+            newest.result()
+
     async def _expire_forever(self) -> None:
         while True:
             await asyncio.sleep(self._expire_seconds)
             if self._broken is not None:
                 continue
             try:
+                self._notice_a_failed_commit()
                 for pending in self.buffer.expire():
                     log.warning("lost %s", ", ".join(session.worker for session in pending.reply))
                     self._wake()
