@@ -24,6 +24,7 @@ from penstock.chat import write_byte_tokenizer
 from penstock.errors import InvariantError
 from penstock.metrics import read_jsonl
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
+from penstock.rollout.running import read_views
 from penstock.rollout.writing import AcksLog, Writer
 from penstock.types import CutRequest, Laws, Rollout, RolloutStatus, Trace
 from penstock.wire import decode_msgpack, parse_json
@@ -347,3 +348,20 @@ async def test_a_reward_function_that_cannot_be_loaded_ends_the_worker_with_one_
         assert await ended(worker) == 2
     (line,) = [line for line in stage.log().splitlines() if line.startswith("penstock: ")]
     assert "no_such_module" in line
+
+
+async def test_a_slow_episode_is_named_in_the_log_and_in_the_file_that_status_reads(stage: Stage, client: BufferClient) -> None:
+    write_run(stage.directory, CONFIG.replace("reply_seconds: 20", "reply_seconds: 20, slow_seconds: 0.5"))
+    await open_run(client)
+    stage.engine.always = "hang"
+    with stage.worker() as worker:
+        deadline = time.monotonic() + SECONDS
+        while "more episodes are slower than 0.5 s" not in stage.log():
+            assert time.monotonic() < deadline, stage.log()
+            assert worker.poll() is None, stage.log()
+            await asyncio.sleep(0.05)
+        (view,) = read_views(stage.directory / "workers", time.time())
+        assert (view.worker, view.in_flight, {episode.waits_for for episode in view.slowest}) == ("w", 8, {"a reply"})
+        assert all(episode.uid.startswith("digits:train/0/") for episode in view.slowest)
+        assert await stopped(worker) == 0, stage.log()
+    assert list((stage.directory / "workers").iterdir()) == []

@@ -26,16 +26,21 @@ def register(app: typer.Typer) -> None:
 
 
 def status(run: RunArgument, dir: DirOption = Path("runs")) -> None:
-    """Show how a run stands and what its processes do."""
+    """Show how a run stands, what its processes do, and its slowest episodes."""
     from penstock.orchestrator.rundir import find_run
 
     run_dir = find_run(run, dir)
     from penstock.orchestrator.state import describe_state, read_state
+    from penstock.rollout.running import describe_slowest, read_views
 
     state = read_state(run_dir.state)
     if state is None:
         raise ConfigError(f"run {run} has never been started")
-    typer.echo(describe_state(state, is_held=run_dir.is_held(), now=time.time()))
+    is_held, now = run_dir.is_held(), time.time()
+    typer.echo(describe_state(state, is_held=is_held, now=now))
+    slowest = describe_slowest(read_views(run_dir.workers, now), now) if is_held else ""
+    if slowest:
+        typer.echo(slowest)
 
 
 def logs(

@@ -89,5 +89,6 @@ def worker_config(config: RunConfig, run_dir: Path, environment: str, name: str,
         name=name,
         acks=RunDir(run_dir).acks / f"{name}.log",
         metrics=RunDir(run_dir).metrics,
+        view=RunDir(run_dir).workers / f"{name}.json",
         seed=config.run.seed,
     )

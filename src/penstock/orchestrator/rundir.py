@@ -35,6 +35,11 @@ class RunDir:
         return self.path / "acks"
 
     @property
+    def workers(self) -> Path:
+        """`<worker>.json`: the slowest episodes that each worker has under way."""
+        return self.path / "workers"
+
+    @property
     def metrics(self) -> Path:
         """Every number of the run, one JSON object a line."""
         return self.path / "metrics.jsonl"

@@ -41,6 +41,8 @@ class ActorConfig:
     """A reply that takes longer is an infrastructure failure. Long enough for a server to be started again."""
     step_seconds: float = 60.0
     """An environment that takes longer to open, step or score is an infrastructure failure."""
+    slow_seconds: float = 120.0
+    """An episode that goes on for longer is named in the worker's log, with what it waits for."""
     termination_regex: str | None = None
     """An episode is over once the agent writes something in which this regular expression is found."""
     template: str | None = None
@@ -51,7 +53,7 @@ class ActorConfig:
             check_range(name, getattr(self, name), least=1)
         check_range("max_episode_tokens", self.max_episode_tokens, least=2)
         check_range("temperature", self.temperature, least=0)
-        for name in ("episode_seconds", "reply_seconds", "step_seconds"):
+        for name in ("episode_seconds", "reply_seconds", "step_seconds", "slow_seconds"):
             check_range(name, getattr(self, name), above=0)
         try:
             re.compile(self.termination_regex or "")
@@ -150,6 +152,8 @@ class WorkerConfig:
     acks: Path | None = None
     """File to which `uid digest` is appended for each rollout that the buffer has acknowledged."""
     metrics: Path | None = None
+    view: Path | None = None
+    """File that names the slowest episodes of the moment, for `penstock status`."""
     seed: int = 0
     """Of the run: which seeds groups get."""
     token: str | None = None

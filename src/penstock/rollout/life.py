@@ -18,6 +18,7 @@ from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dispatch import Dispatcher
 from penstock.rollout.episode import Setting, Ticket, failed_rollout, run_episode
 from penstock.rollout.reporting import Reporter
+from penstock.rollout.running import SlowReporter
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.supply import Supply
 from penstock.rollout.writing import Writer
@@ -46,6 +47,7 @@ class Desk:
     supply: Supply
     setting: Setting
     reporter: Reporter
+    slow: SlowReporter
     agents: AgentHost | None = None
     """Who plays the episodes, if an agent of the user's own does."""
     clock: Clock = field(default_factory=SystemClock)
@@ -115,6 +117,7 @@ class Life:
         while True:
             await self._desk.clock.sleep(REPORT_SECONDS)
             self._desk.reporter.emit(len(self._episodes))
+            self._desk.slow.tell()
 
     async def _claim_forever(self, tasks: asyncio.TaskGroup) -> None:
         """Keep episodes in flight.
@@ -159,7 +162,8 @@ class Life:
         else:
             agents = self._desk.agents
             playing = agents.play(ticket, problem) if agents else run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)
-            rollout = await playing
+            with self._desk.setting.running.waiting(ticket.uid, "the agent" if agents else "the worker", now=self._desk.clock.monotonic()):
+                rollout = await playing
         self._desk.reporter.episode(rollout)
         await self._finished.put(rollout)
 

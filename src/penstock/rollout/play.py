@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TypeVar
 
 from penstock.envs import Env, Observation, Reply
@@ -110,14 +110,12 @@ class Play:
                 return sum_of(rewards)
             except InfraError as error:
                 raise Failed("reward", f"env.score: {error}") from error
-        started = self._clock.monotonic()
         try:
-            judgement = await judge.judge(self._dialogue.messages, self._problem, rollout)
+            with self._waiting("reward", "the reward function"):
+                judgement = await judge.judge(self._dialogue.messages, self._problem, rollout)
             self._judge_steps(judgement)
         except (InfraError, InvalidError) as error:
             raise Failed("reward", str(error)) from error
-        finally:
-            self._waited["reward"] += self._clock.monotonic() - started
         return judgement
 
     def rollout(self, status: RolloutStatus, *, failed: Failed | None = None, judgement: Judgement | None = None) -> Rollout:
@@ -194,17 +192,15 @@ class Play:
 
     async def _act(self) -> Action:
         limits = self._limits
-        started = self._clock.monotonic()
         try:
-            async with asyncio.timeout(limits.reply_seconds) as timer:
-                action = as_action(await self._policy.get_action(self.prepare(), self._tools or None))
+            with self._waiting("reply", "a reply"):
+                async with asyncio.timeout(limits.reply_seconds) as timer:
+                    action = as_action(await self._policy.get_action(self.prepare(), self._tools or None))
         except TimeoutError as error:
             sentence = f"no reply within {limits.reply_seconds:g} s" if timer.expired() else f"the policy timed out: {error}"
             raise Failed("server", sentence) from error
         except Exception as error:  # whatever a server or a policy does, it costs one episode
             raise Failed("server", f"no reply: {type(error).__name__}: {error}") from error
-        finally:
-            self._waited["reply"] += self._clock.monotonic() - started
         reach("worker.mid_episode")
         return action
 
@@ -234,18 +230,26 @@ class Play:
 
     async def _from_env(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         """What the environment gives, or why it gives nothing. `sys.exit` in an environment ends its episode, not the worker."""
-        started = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._limits.step_seconds) as timer:
-                return await call()
+            with self._waiting("env", f"env.{verb}"):
+                async with asyncio.timeout(self._limits.step_seconds) as timer:
+                    return await call()
         except EnvError as error:
             raise Failed("env_error", f"env.{verb}: {error}", RolloutStatus.ENV_ERROR) from error
         except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and timer.expired():
                 raise Failed("env_timeout", f"env.{verb} did not return within {self._limits.step_seconds:g} s") from error
             raise Failed("env_raised", f"env.{verb} raised {type(error).__name__}: {error}") from error
+
+    @contextlib.contextmanager
+    def _waiting(self, cause: str, waits_for: str) -> Iterator[None]:
+        """The episode waits, for the time of a block: shown while it does, added up under `cause` afterwards."""
+        started = self._clock.monotonic()
+        try:
+            with self._setting.running.waiting(self._ticket.uid, waits_for, now=started, steps=self.num_steps):
+                yield
         finally:
-            self._waited["env"] += self._clock.monotonic() - started
+            self._waited[cause] += self._clock.monotonic() - started
 
     def _now(self) -> int:
         return int(self._clock.now() * 1000)

@@ -9,6 +9,7 @@ from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.judging import Judge
 from penstock.rollout.policy import AgentPolicy
+from penstock.rollout.running import Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,4 +42,6 @@ class Setting:
     limits: ActorConfig = field(default_factory=ActorConfig)
     judge: Judge | None = None
     """Gives the rewards in place of the environment."""
+    running: Running = field(default_factory=Running)
+    """Where episodes say what they wait for."""
     clock: Clock = field(default_factory=SystemClock)

@@ -30,6 +30,7 @@ from penstock.rollout.episode import Setting
 from penstock.rollout.life import Desk, Life
 from penstock.rollout.reporting import Reporter
 from penstock.rollout.rewards import judge_of
+from penstock.rollout.running import SlowReporter
 from penstock.rollout.servers import Servers
 from penstock.rollout.supply import Supply
 from penstock.rollout.writing import AcksLog, Writer
@@ -64,7 +65,9 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
             judge = await stack.enter_async_context(judge_of(config.env))
             setting = Setting(policy=policy, prompts=prompts, limits=config.actor, judge=judge)
             host = None if made is None else await stack.enter_async_context(made(config, prompts.template))
-            desks.append(Desk(config, client, writer, supply, setting, reporter, host))
+            slow = SlowReporter(setting.running, config.name, config.view, slow_seconds=config.actor.slow_seconds, clock=setting.clock)
+            stack.callback(slow.close)
+            desks.append(Desk(config, client, writer, supply, setting, reporter, slow, host))
         await run_desks(desks, stop)
 
 
