@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from penstock.cli import checking, demo, evaluating, looking, making, parts, questions, runs, training
+from penstock.cli import checking, demo, evaluating, looking, making, parts, questions, runs, training, wondering
 from penstock.errors import ConfigError, InvariantError, MismatchError, PenstockError, ReplayError, WeightsError, first_cause
 from penstock.process.restarts import EXIT_CONFIG, EXIT_FINAL
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (demo, training, evaluating, runs, questions, looking, checking, parts, making):
+for group in (demo, training, evaluating, runs, questions, wondering, looking, checking, parts, making):
     group.register(app)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,30 @@ def step_stats(example: RlExample, trained: TrainedTokens, *, loss: float, grad_
         lag_max=int(lags_L.max()),
         environments={name: TokenStats(**everything.stats(mine_L)) for name, mine_L in _by_environment(example)},
     )
+
+
+def pooled_stats(updates: Sequence[tuple[RlExample, TrainedTokens]], environment: str | None = None) -> TokenStats | None:
+    """Of the tokens with loss of several updates together, or of one environment's among them; None if there are none."""
+    chosen_U = [of_environment(example, environment) for example, _ in updates]
+    if not any(chosen_L.any() for chosen_L in chosen_U):
+        return None
+    columns = [_columns(example, trained) for example, trained in updates]
+    references = [column.reference_differences_L for column in columns if column.reference_differences_L is not None]
+    pooled = _Columns(
+        log_ratios_L=np.concatenate([column.log_ratios_L for column in columns]),
+        entropies_L=np.concatenate([column.entropies_L for column in columns]),
+        clipped={bound: np.concatenate([column.clipped[bound] for column in columns]) for bound in columns[0].clipped},
+        reference_differences_L=np.concatenate(references) if len(references) == len(columns) else None,
+    )
+    return TokenStats(**pooled.stats(np.concatenate(chosen_U)))
+
+
+def of_environment(example: RlExample, environment: str | None) -> BoolArray:
+    """Which tokens with loss are those of an environment; all if it is None."""
+    if environment is None:
+        return np.ones(int(example.loss_mask.sum()), np.bool_)
+    mine_S = np.array([name == environment for name in example.environments], np.bool_)
+    return mine_S[example.sample_ids[example.loss_mask]]
 
 
 def _by_environment(example: RlExample) -> list[tuple[str, BoolArray]]:
