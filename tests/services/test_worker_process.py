@@ -365,3 +365,52 @@ async def test_a_slow_episode_is_named_in_the_log_and_in_the_file_that_status_re
         assert all(episode.uid.startswith("digits:train/0/") for episode in view.slowest)
         assert await stopped(worker) == 0, stage.log()
     assert list((stage.directory / "workers").iterdir()) == []
+
+
+BLOCKING = """
+import re
+import time
+
+from penstock.envs import Observation, SortEnvironment
+
+
+class Blocks(SortEnvironment):
+    def make(self):
+        return BlocksEnv()
+
+
+class BlocksEnv:
+    async def open(self, problem, seed):
+        from penstock.types import Message
+
+        return Observation(messages=(Message(role="user", content=problem.prompt),))
+
+    async def step(self, reply):
+        {blocks}
+
+    async def score(self, rollout):
+        return {{"reward": 0.0}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ("time.sleep(600)", r"env\.step of episode digits:train/0/\d+:\d:0 has blocked the event loop for 1 s in step, .*blocking\.py:\d+; the worker ends"),
+        ("re.match('(a+)+$', 'a' * 60 + 'b')", r'Timeout \(0:00:02\)!(.|\n)*blocking\.py", line \d+ in step'),  # lets no other thread run, either
+    ],
+)
+async def test_an_environment_that_blocks_ends_its_worker_and_its_slots_are_tried_again(stage: Stage, client: BufferClient, blocks: str, told: str) -> None:
+    (stage.directory / "blocking.py").write_text(BLOCKING.format(blocks=blocks))
+    write_run(stage.directory, CONFIG.replace("kind: sort", "kind: 'blocking:Blocks'").replace("reply_seconds: 20", "block_seconds: 1"))
+    await open_run(client)
+    with stage.worker(PYTHONPATH=str(stage.directory)) as worker:
+        assert await ended(worker) == 1, stage.log()
+    assert re.search(told, stage.log()), stage.log()
+    await client.open_session("next", "next")
+    slots: tuple[api.ClaimedSlot, ...] = ()
+    deadline = time.monotonic() + SECONDS
+    while not any(slot.retry == 1 for slot in slots):
+        slots = await client.claim("next", 4096, environments=["digits"], wait_seconds=1)
+        assert time.monotonic() < deadline
+        await client.beat("next")

@@ -41,6 +41,8 @@ class ActorConfig:
     """A reply that takes longer is an infrastructure failure. Long enough for a server to be started again."""
     step_seconds: float = 60.0
     """An environment that takes longer to open, step or score is an infrastructure failure."""
+    block_seconds: float = 30.0
+    """A worker in which an environment blocks everything else for so long says which, and ends; it is started again, and its episodes are retried."""
     slow_seconds: float = 120.0
     """An episode that goes on for longer is named in the worker's log, with what it waits for."""
     termination_regex: str | None = None
@@ -53,7 +55,7 @@ class ActorConfig:
             check_range(name, getattr(self, name), least=1)
         check_range("max_episode_tokens", self.max_episode_tokens, least=2)
         check_range("temperature", self.temperature, least=0)
-        for name in ("episode_seconds", "reply_seconds", "step_seconds", "slow_seconds"):
+        for name in ("episode_seconds", "reply_seconds", "step_seconds", "block_seconds", "slow_seconds"):
             check_range(name, getattr(self, name), above=0)
         try:
             re.compile(self.termination_regex or "")

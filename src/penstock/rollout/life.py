@@ -137,7 +137,7 @@ class Life:
             if slots:
                 reach("worker.after_claim")
             for slot in slots:
-                task = tasks.create_task(self._episode(slot))
+                task = tasks.create_task(self._episode(slot), name=f"{slot.group_id}:{slot.member}:{slot.retry}")
                 self._episodes.add(task)
                 task.add_done_callback(self._ended)
 

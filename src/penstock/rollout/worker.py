@@ -23,6 +23,7 @@ from penstock.errors import FencedError
 from penstock.inference.client import InferenceClient
 from penstock.metrics import JsonlSink, Metrics
 from penstock.rollout.agents import AgentHosts, hosts_of
+from penstock.rollout.blocking import ended_if_blocked
 from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
@@ -68,6 +69,7 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
             slow = SlowReporter(setting.running, config.name, config.view, slow_seconds=config.actor.slow_seconds, clock=setting.clock)
             stack.callback(slow.close)
             desks.append(Desk(config, client, writer, supply, setting, reporter, slow, host))
+        stack.enter_context(ended_if_blocked(first.actor.block_seconds, [desk.setting.running for desk in desks]))
         await run_desks(desks, stop)
 
 
