@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from penstock.batching import pack
 from penstock.learner.config import Denominator, LearnerConfig, LossConfig
-from penstock.learner.passes import logprobs_of, train
+from penstock.learner.passes import assess, assess_stored, logprobs_of, train
 from penstock.types import RlExample, Sample
 
 PlainLogprobs = Callable[..., torch.Tensor]
@@ -102,3 +102,24 @@ def test_scoring_a_part_gives_that_part_of_the_whole(model: PreTrainedModel, sam
     wanted = example.loss_mask & (np.cumsum(example.loss_mask).reshape(example.loss_mask.shape) % 3 == 0)
     np.testing.assert_allclose(logprobs_of(model, example, wanted, LearnerConfig()), whole[wanted], rtol=1e-5)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_assessment_says_what_training_says_and_leaves_no_gradient(model: PreTrainedModel, samples: list[Sample], sampled_by: SampledBy) -> None:
+    loss, config = LossConfig(clip_low=0.1, entropy_coef=0.01, denominator="sequence_mean"), LearnerConfig(micro_batch_tokens=64)
+    example = pack(sampled_by(model, samples, noise=0.3), tokens_per_row=64)
+    assessed = assess(model, example, config, loss)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    trained = train(model, example, config, loss)
+    for name in ("logprobs_L", "entropies_L", "losses_L", "weights_L"):
+        assert np.array_equal(getattr(assessed, name), getattr(trained, name)), name
+    assert {bound: int(where_L.sum()) for bound, where_L in assessed.clipped.items()} == {
+        bound: int(where_L.sum()) for bound, where_L in trained.clipped.items()
+    }
+
+
+def test_under_the_stored_logprobs_a_loss_is_minus_the_advantage(model: PreTrainedModel, samples: list[Sample], sampled_by: SampledBy) -> None:
+    example = pack(sampled_by(model, samples, noise=0.3), tokens_per_row=64)
+    stored = assess_stored(example, LossConfig())
+    assert np.array_equal(stored.losses_L, -example.advantages[example.loss_mask].astype(np.float64))
+    assert np.array_equal(stored.logprobs_L, example.policy_logprobs[example.loss_mask].astype(np.float64))
+    assert stored.weights_L.sum() == pytest.approx(1)
