@@ -18,7 +18,7 @@ from tests.services.buffers import Process
 from penstock.testing.inference import running_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "outside_trainers"
-LIVES = Path(__file__).parent / "lives.py"
+LIVES = Path(__file__).parents[1] / "data" / "outside_trainers" / "lives.py"
 KILLED = "ended: -9"
 
 
@@ -39,7 +39,7 @@ def buffer(tmp_path: Path) -> Iterator[Process]:
 
 def lived(*lives: dict[str, Any], folder: Path) -> list[str]:
     """What the lives of examples printed, one after another."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "PYTHONPATH": str(LIVES.parent)}
     done = subprocess.run(
         [sys.executable, str(LIVES), str(EXAMPLES), json.dumps(lives)], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -14,6 +14,7 @@ import pytest
 from tests.services.store_contract import RUN, entry, group, member, payload, rollout
 
 from penstock.buffer.store import SqliteStore
+from penstock.buffer.store._schema import SCHEMA
 from penstock.errors import SchemaError, StoreError
 
 OLD_STORE = Path(__file__).parent / "data" / "store_schema_1.sql"
@@ -166,7 +167,7 @@ def test_a_store_of_a_newer_schema_is_refused_with_a_way_out_and_left_alone(tmp_
     connection.close()
     before = path.read_bytes()
     for read_only in (False, True):
-        with pytest.raises(SchemaError, match=re.escape(f"{path} has schema 99, this penstock reads up to 2; update penstock, or give another path")):
+        with pytest.raises(SchemaError, match=re.escape(f"{path} has schema 99, this penstock reads up to {SCHEMA}; update penstock, or give another path")):
             SqliteStore(path, read_only=read_only)
     assert path.read_bytes() == before
 
