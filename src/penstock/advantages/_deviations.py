@@ -67,12 +67,13 @@ def deviations(values_N: Float64Array, groups: Groups) -> Deviations:
     """
     index_N = groups.index_N
     # Between 2**-1021 and 2**1023 both the unit and its inverse are floats, and the largest float64 stays below 2 units.
-    exponent_P = np.clip(np.frexp(groups.largest(np.abs(values_N)))[1] - 1, -1021, 1023)
+    spare_N = np.abs(values_N)  # and reused below: on large columns fresh memory costs more than the arithmetic
+    exponent_P = np.clip(np.frexp(groups.largest(spare_N))[1] - 1, -1021, 1023)
     unit_P: Float64Array = np.ldexp(1.0, exponent_P)
     scaled_N: Float64Array = (1.0 / unit_P)[index_N]
     with np.errstate(under="ignore"):
         scaled_N *= values_N
     # The mean of n equal floats need not be that float. Measured from one of its own members, a constant group is exactly 0.
-    scaled_N -= groups.first(scaled_N)[index_N]
-    scaled_N -= (groups.sums(scaled_N) / np.maximum(groups.sizes_P, 1))[index_N]
+    scaled_N -= np.take(groups.first(scaled_N), index_N, out=spare_N, mode="clip")
+    scaled_N -= np.take(groups.sums(scaled_N) / np.maximum(groups.sizes_P, 1), index_N, out=spare_N, mode="clip")
     return Deviations(groups=groups, scaled_N=scaled_N, unit_P=unit_P)

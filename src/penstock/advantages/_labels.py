@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -21,7 +22,7 @@ Labels = npt.NDArray[Any] | Iterable[Hashable]
 IntpArray = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Groups:
     """For each row, the number of its group."""
 
@@ -46,7 +47,8 @@ class Groups:
         first_P[self.index_N[::-1]] = values_N[::-1]  # of equal indices the last assignment stays
         return first_P
 
-    def first_rows(self) -> IntpArray:
+    @cached_property
+    def first_row_P(self) -> IntpArray:
         """Row where each group is met first; -1 for an unused number."""
         row_P = np.full(len(self.sizes_P), -1, dtype=np.intp)
         row_P[self.index_N[::-1]] = np.arange(len(self.index_N) - 1, -1, -1)
@@ -84,11 +86,11 @@ def groups_of(labels: Labels, num_rows: int, *, name: str = "group") -> Groups:
 
 def check_inside(inner: Groups, outer: Groups, *, inner_name: str, outer_name: str, labels: Labels) -> None:
     """Refuse an inner group (a trajectory, say) whose rows lie in several outer ones. `labels` are the outer ones, for the message."""
-    first_N = inner.first_rows()[inner.index_N]
-    astray_N = outer.index_N != outer.index_N[first_N]
+    # What an inner group's first row says stands once for the group, and is dealt out to its rows in one go.
+    astray_N = outer.index_N != outer.index_N[inner.first_row_P][inner.index_N]
     if astray_N.any():
         row = int(np.argmax(astray_N))
-        first = int(first_N[row])
+        first = int(inner.first_row_P[inner.index_N[row]])
         # An iterator is used up by now; then the numbers of the groups must do.
         shown = labels.tolist() if isinstance(labels, np.ndarray) else labels if isinstance(labels, (list, tuple)) else outer.index_N.tolist()
         raise ValueError(f"{outer_name}[{row}] is {shown[row]!r}, but row {first} of the same {inner_name} has {shown[first]!r}; it must be one")
@@ -96,11 +98,11 @@ def check_inside(inner: Groups, outer: Groups, *, inner_name: str, outer_name: s
 
 def check_equal_inside(values_N: Float64Array, inner: Groups, *, name: str, inner_name: str) -> None:
     """Refuse values that differ between rows of one inner group."""
-    first_N = inner.first_rows()[inner.index_N]
-    astray_N = values_N != values_N[first_N]
+    astray_N = values_N != values_N[inner.first_row_P][inner.index_N]
     if astray_N.any():
         row = int(np.argmax(astray_N))
-        raise ValueError(f"{name}[{row}] is {values_N[row]}, but row {int(first_N[row])} of the same {inner_name} has {values_N[first_N[row]]}; it must be one")
+        first = int(inner.first_row_P[inner.index_N[row]])
+        raise ValueError(f"{name}[{row}] is {values_N[row]}, but row {first} of the same {inner_name} has {values_N[first]}; it must be one")
 
 
 def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Hashable]:

@@ -108,7 +108,7 @@ def _scores(scores: npt.ArrayLike | None, rewards_N: Float64Array, trajectories:
 
 def episode_part(scores_N: Float64Array, trajectories: Groups, groups: Groups, *, norm: str, stats_over: str, singleton: str) -> Float64Array:
     """A_E of each row; a trajectory counts once, or once per step."""
-    first_P = trajectories.first_rows()
+    first_P = trajectories.first_row_P
     rows_T = first_P[first_P >= 0]
     by_group = groups.of_rows(rows_T)
     if stats_over == "steps":
