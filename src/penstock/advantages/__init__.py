@@ -5,6 +5,7 @@ Used by the credit step of the loop, and on its own by anyone who has arrays. `d
 line in `registry.ESTIMATORS` and a slow reference in the tests; a user's own is an entry point or `module:function`. docs/algorithms.md compares them.
 """
 
+from penstock.advantages._thinking import NUM_LEVELS
 from penstock.advantages.copo import copo
 from penstock.advantages.declaration import COLUMNS, Declaration, Estimator, RowKind, declaration, declares
 from penstock.advantages.dr_grpo import dr_grpo
@@ -27,6 +28,7 @@ from penstock.advantages.step_data import system_apply_gigpo_to_batch_steps
 __all__ = [
     "COLUMNS",
     "ESTIMATORS",
+    "NUM_LEVELS",
     "Declaration",
     "Estimator",
     "GaeAdvantages",

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,3 +108,15 @@ def in_range(value: float, low: float, high: float, *, name: str) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
+
+
+def rows_of(values: Iterable[Any], *, name: str) -> list[Any]:
+    """`values` as a list; a ValueError names an argument that is no column at all.
+
+    >>> rows_of(None, name="group")
+    Traceback (most recent call last):
+    ValueError: group is None; it must be a column with one entry per row
+    """
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{name} is {values!r}; it must be a column with one entry per row")
+    return list(values)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.advantages._columns import rows_of
 from penstock.types import Float64Array
 
 Labels = npt.NDArray[Any] | Iterable[Hashable]
@@ -116,7 +117,7 @@ def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Ha
         if array.dtype.kind == "b":
             return array.astype(np.int8)
         return list(array.tolist())
-    column = labels if isinstance(labels, list) else list(labels)
+    column = labels if isinstance(labels, list) else rows_of(labels, name=name)
     # The first label often tells that they are not all integers, and saves a look at the others.
     if isinstance(next(iter(column), 0), int) and set(map(type, column)) <= {int, bool}:
         try:

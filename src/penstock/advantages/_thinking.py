@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.advantages._columns import matching_column
+from penstock.advantages._columns import matching_column, rows_of
 from penstock.advantages._labels import Groups, IntpArray, Labels, check_equal_inside, check_inside, groups_of
 from penstock.advantages.gigpo import episode_part
 from penstock.types import BoolArray, Float64Array
@@ -30,7 +30,7 @@ class Steps:
 def steps_of(thinking_group: Labels, confidence_N: Float64Array) -> Steps:
     """Read labels: equal ones are one step, -1 is a step without alternatives. A step with other than four rows, or with an unknown confidence, is not
     complete: one of its alternatives failed."""
-    labels = thinking_group if isinstance(thinking_group, np.ndarray) else list(thinking_group)
+    labels = thinking_group if isinstance(thinking_group, np.ndarray) else rows_of(thinking_group, name="thinking_group")
     labelled = groups_of(labels, len(confidence_N), name="thinking_group")
     alone_N = _equals_marker(labels)
     index_N = labelled.index_N.copy()
@@ -49,7 +49,7 @@ def _equals_marker(labels: npt.NDArray[np.generic] | list[object]) -> BoolArray:
 
 def trajectory_part(rewards_N: Float64Array, group: Labels, steps: Steps, *, trajectory: Labels | None, base: npt.ArrayLike | None, norm: str) -> Float64Array:
     """A_traj of each row: `base` where it is given, else normalised rewards, in whose statistics a trajectory, or without labels a step, counts once."""
-    group = group if isinstance(group, np.ndarray) else list(group)
+    group = group if isinstance(group, np.ndarray) else rows_of(group, name="group")
     groups = groups_of(group, len(rewards_N))
     check_inside(steps.groups, groups, inner_name="thinking_group", outer_name="group", labels=group)
     check_equal_inside(rewards_N, steps.groups, name="rewards", inner_name="thinking_group")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.advantages._columns import in_range
+from penstock.advantages._columns import in_range, rows_of
 from penstock.advantages._labels import Groups, IntpArray, groups_of, numbered
 from penstock.types import BoolArray
 
@@ -72,7 +72,7 @@ def _observations(anchor: Anchors, num_rows: int) -> npt.NDArray[Any] | list[Any
     if isinstance(anchor, np.ndarray) and anchor.ndim == 1:
         column = anchor if anchor.dtype.kind in "iub" else anchor.tolist()
     else:
-        column = anchor if isinstance(anchor, list) else list(anchor)
+        column = anchor if isinstance(anchor, list) else rows_of(anchor, name="anchor")
     if len(column) != num_rows:
         raise ValueError(f"anchor has {len(column)} observations for {num_rows} rows; there must be one per row")
     return column

@@ -151,6 +151,8 @@ def _check_options(name: str, options: Mapping[str, float]) -> None:
     for option, least in _LEAST.items():
         if options.get(option, least) < least:
             raise ConfigError(f"algorithm.filters.{name}.{option} must be {least} or more, got {options[option]:g}")
+    if options.get("low", -math.inf) > options.get("high", math.inf):
+        raise ConfigError(f"algorithm.filters.{name}.low is {options['low']:g} and high is {options['high']:g}: no group could pass")
 
 
 def _all(group: GroupFacts, may: bool) -> list[bool]:

@@ -12,7 +12,7 @@ from penstock.advantages import Declaration, RowKind, pass_at_k_rewards
 from penstock.advantages.config import GigpoConfig
 from penstock.advantages.step_data import step_rewards
 from penstock.errors import ConfigError, InvariantError
-from penstock.learner.thinking import Level, levels_by_step, with_alternatives
+from penstock.learner.thinking import Level, is_complete, levels_by_step, with_alternatives
 from penstock.trace import facts, step_marks, steps
 from penstock.types import Annotation, Float64Array, Group, Mark, Rollout, Source
 
@@ -117,7 +117,8 @@ def _level_rows(
         expanded = levels_by_step(rollout, own, estimator.name, signal)
         alternatives: dict[tuple[int, int], int] = {}
         if estimator.facts.trains_injected:
-            rollout, alternatives = with_alternatives(rollout, expanded)
+            # Only where all four are known: an alternative that was not weighed would carry the whole credit of the episode.
+            rollout, alternatives = with_alternatives(rollout, {index: levels for index, levels in expanded.items() if is_complete(levels)})
         shown.append(rollout)
         for step in _own_steps(rollouts[number]):
             for row, level in enumerate(expanded.get(step.index, (Level(),))):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.advantages import NUM_LEVELS
 from penstock.errors import ConfigError, InvalidError
 from penstock.types import Annotation, Mark, Message, Rollout, Segment, Trace
 
@@ -31,6 +32,11 @@ class Level:
     """What this level would have said, for one that was not sampled. Parents count through the trace and then through all segments of the annotation."""
     first_segment: int = 0
     """Number of the first of them in the annotation."""
+
+
+def is_complete(levels: Sequence[Level]) -> bool:
+    """Whether there are as many levels as are weighed against each other, and all of them were scored."""
+    return len(levels) == NUM_LEVELS and all(math.isfinite(level.confidence) for level in levels)
 
 
 def levels_by_step(rollout: Rollout, annotations: Sequence[Annotation], estimator: str, signal: str = "confidence") -> dict[int, tuple[Level, ...]]:

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.advantages import ESTIMATORS, RowKind, declaration, declared, declares, estimator, grpo, rloo
+from penstock.advantages import ESTIMATORS, RowKind, copo, declaration, declared, declares, estimator, gigpo, grpo, rloo
 
 
 def test_built_in_estimators_have_names() -> None:
@@ -105,3 +105,12 @@ def test_what_cannot_be_driven_is_refused_with_the_reason() -> None:
         declaration(lambda rewards, group: [1.0]).check_options({})
     with pytest.raises(ValueError, match="gave inf for row 1"):
         declaration(lambda rewards, group: [1.0, np.inf]).check_options({})
+
+
+def test_what_is_no_column_is_named() -> None:
+    with pytest.raises(ValueError, match="group is None; it must be a column with one entry per row"):
+        grpo([1.0], None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="anchor is None; it must be a column"):
+        gigpo([1.0], [0], [0], None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="thinking_group is 5; it must be a column"):
+        copo([1.0], [0], [0.5], 5)  # type: ignore[arg-type]

@@ -92,6 +92,7 @@ def test_a_filter_of_ones_own_is_named_by_its_module(monkeypatch: pytest.MonkeyP
         ({"reward_range": {"lo": 0.1}}, "takes low, high"),
         ({"reward_range": {"low": float("nan")}}, "must be a number"),
         ({"over_long": {"max_tokens": 0}}, "must be 1 or more"),
+        ({"reward_range": {"low": 0.9, "high": 0.1}}, "no group could pass"),
     ],
 )
 def test_impossible_filters_are_refused(filters: dict[str, dict[str, float]], message: str) -> None:

@@ -233,6 +233,15 @@ def test_copo_trains_the_alternatives_too() -> None:
     assert len(trained) == 4
 
 
+def test_copo_does_not_train_the_alternatives_of_a_step_whose_scoring_failed() -> None:
+    whole = expanded(0, 0, chosen=1, segments=(alternative(1, [31]), alternative(1, [21])), spans=[None, [1, 2], [0, 1], None])
+    confidence = np.array(whole.arrays["confidence"], dtype=np.float64)
+    confidence[3] = np.nan
+    note = replace(whole, arrays={**whole.arrays, "confidence": confidence})
+    found = credit([group(WIN, LOSE, annotations=(note, failed(1, None)))], PLAN, AlgorithmConfig(adv_estimator="copo"))
+    assert {tuple(sample.ids[sample.loss_mask].tolist()) for sample in found} == {(10, 11, 10, 11, 12), (10, 10, 11)}
+
+
 def test_an_annotation_that_does_not_fit_together_is_refused_with_its_place() -> None:
     config = AlgorithmConfig(adv_estimator="rlvcr")
     good = expanded(0, 0, chosen=1)
