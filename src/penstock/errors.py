@@ -5,6 +5,7 @@
     ├── InputError              a client's value is wrong; names the field              4xx
     │   ├── MalformedError      not JSON or msgpack, too deep, duplicate keys           400
     │   ├── InvalidError        a field has a value that it may not have                422
+    │   │   └── BadRequestError likewise, on routes that speak OpenAI's API               400
     │   ├── UnauthorizedError   no token, or one that nobody gave out                   401
     │   ├── ForbiddenError      a token without the scope; a lease of somebody else     403
     │   ├── UnknownError        no such run, group, rollout, session, plan              404
@@ -67,6 +68,16 @@ class InvalidError(InputError):
 
     code = "invalid"
     http_status = 422
+
+
+class BadRequestError(InvalidError):
+    """A field of a request for a completion is wrong: 400 in OpenAI's shape."""
+
+    http_status = 400
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class UnauthorizedError(InputError):

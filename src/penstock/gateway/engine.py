@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InfraError, InvalidError, LimitError
-from penstock.gateway.requests import BadRequest
+from penstock.errors import BadRequestError, InfraError, InvalidError, LimitError
 from penstock.types import Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
 from penstock.wire import check_noun
 from penstock.wire.connections import Wire
@@ -75,7 +74,7 @@ class Engine(Protocol):
     """Samples."""
 
     async def sample(self, order: Order, *, deadline_seconds: float, on_tokens: OnTokens | None = None) -> list[Sampled]:
-        """All choices, in order. Raises `BadRequest` if the engine refuses the request, `InfraError` if it gives no answer in time."""
+        """All choices, in order. Raises `BadRequestError` if the engine refuses the request, `InfraError` if it gives no answer in time."""
 
     async def abort(self, request_id: str) -> None:
         """Have a request end with what there is of it, if the engine can."""
@@ -329,7 +328,9 @@ def _refusal(status: int, answer: bytes, headers: Mapping[str, str]) -> Exceptio
         named = headers.get("retry-after", "0")
         return _Again(message[:200], seconds=float(named) if named.isdecimal() else 0.0, is_limit=status == 429)
     return (
-        BadRequest(f"the engine refuses the request: {message[:500]}") if 400 <= status < 500 else InfraError(f"the engine failed ({status}): {message[:200]}")
+        BadRequestError(f"the engine refuses the request: {message[:500]}")
+        if 400 <= status < 500
+        else InfraError(f"the engine failed ({status}): {message[:200]}")
     )
 
 

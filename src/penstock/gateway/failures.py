@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from penstock.errors import InfraError, InputError, InvalidError, LimitError, PenstockError, StoreError
-from penstock.gateway.requests import BadRequest
+from penstock.errors import BadRequestError, InfraError, InputError, InvalidError, LimitError, PenstockError, StoreError
 from penstock.httpd import reply
 
 TOLD = (InputError, InfraError, StoreError)
@@ -15,7 +14,7 @@ TOLD = (InputError, InfraError, StoreError)
 def error_fields(error: PenstockError, request_id: str) -> dict[str, object]:
     """The `error` object."""
     kind = "rate_limit_error" if isinstance(error, LimitError) else "invalid_request_error" if isinstance(error, InputError) else "server_error"
-    field = error.field if isinstance(error, BadRequest) else None
+    field = error.field if isinstance(error, BadRequestError) else None
     return {"message": str(error), "type": kind, "param": field, "code": error.code, "request_id": request_id}
 
 

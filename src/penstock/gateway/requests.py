@@ -1,4 +1,4 @@
-"""What clients of OpenAI's chat API send, checked: from JSON to an `Ask`, or a `BadRequest` that names the field.
+"""What clients of OpenAI's chat API send, checked: from JSON to an `Ask`, or a `BadRequestError` that names the field.
 
 Fields that do not change what is sampled are let through unread, as clients of that API expect. Fields that bend the sampling away from the policy are
 collected as `filters`: whether they are taken is for the session to say.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import InputError, InvalidError
+from penstock.errors import BadRequestError, InputError
 from penstock.types import Json, Message
 from penstock.wire import canonical_json, digest, parse_json
 
@@ -39,16 +39,6 @@ _NOT_SERVED: Mapping[str, tuple[Json, ...]] = {"functions": ([],), "function_cal
 
 
 _PLAIN_KEYS = frozenset({"role", "content"})
-
-
-class BadRequest(InvalidError):
-    """A field of a request is wrong: 400 in OpenAI's shape."""
-
-    http_status = 400
-
-    def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +71,18 @@ class Ask:
 
 
 def read_ask(body: bytes, headers: Mapping[str, str] | None = None) -> Ask:
-    """The request that `body` spells. `headers` (in lower case) may name it or call it a retry. Raises `BadRequest` or `MalformedError`."""
+    """The request that `body` spells. `headers` (in lower case) may name it or call it a retry. Raises `BadRequestError` or `MalformedError`."""
     fields = _Fields(parse_json(body))
     headers = headers or {}
     key = headers.get("idempotency-key")
     fields.refuse_what_is_not_served()
     choice = fields.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
-        raise BadRequest(f"tool_choice must be auto or none: {_shown(choice)} would force words on the model that it did not choose", "tool_choice")
+        raise BadRequestError(f"tool_choice must be auto or none: {_shown(choice)} would force words on the model that it did not choose", "tool_choice")
     wants_logprobs = fields.flag("logprobs")
     num_alternatives = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES) or 0
     if num_alternatives and not wants_logprobs:
-        raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
+        raise BadRequestError("top_logprobs needs logprobs: true", "top_logprobs")
     tools = _tools(fields.get("tools", []))
     options = fields.get("stream_options")
     return Ask(
@@ -146,7 +136,7 @@ class _Fields:
 
     def __init__(self, values: Any) -> None:
         if not isinstance(values, dict):
-            raise BadRequest(f"the body must be a JSON object, got {type(values).__name__}")
+            raise BadRequestError(f"the body must be a JSON object, got {type(values).__name__}")
         self._values = values
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -158,21 +148,21 @@ class _Fields:
         return {name: value for name, value in self._values.items() if name in FILTERS and value is not None and value not in FILTERS[name]}
 
     def refuse_what_is_not_served(self) -> None:
-        """Raise `BadRequest` for a field that asks for something that is not there."""
+        """Raise `BadRequestError` for a field that asks for something that is not there."""
         for name, value in self._values.items():
             if name in _NOT_SERVED and value is not None and value not in _NOT_SERVED[name]:
-                raise BadRequest(f"{name} is not served here; leave it out", name)
+                raise BadRequestError(f"{name} is not served here; leave it out", name)
 
     def flag(self, name: str) -> bool:
         value = self.get(name, False)
         if not isinstance(value, bool):
-            raise BadRequest(f"{name} must be true or false, got {_shown(value)}", name)
+            raise BadRequestError(f"{name} must be true or false, got {_shown(value)}", name)
         return value
 
     def text(self, name: str, default: str) -> str:
         value = self.get(name, default)
         if not isinstance(value, str):
-            raise BadRequest(f"{name} must be a text, got {_shown(value)}", name)
+            raise BadRequestError(f"{name} must be a text, got {_shown(value)}", name)
         return value
 
     def integer(self, name: str, default: int | None, low: int, high: int) -> int | None:
@@ -180,47 +170,47 @@ class _Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadRequest(f"{name} must be an integer in {low}..{high}, got {_shown(value)}", name)
+            raise BadRequestError(f"{name} must be an integer in {low}..{high}, got {_shown(value)}", name)
         return value
 
 
 def _temperature(fields: _Fields) -> float:
     value = fields.get("temperature", 1.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 100:
-        raise BadRequest(f"temperature must be a number from 0 to 100, got {_shown(value)}", "temperature")
+        raise BadRequestError(f"temperature must be a number from 0 to 100, got {_shown(value)}", "temperature")
     return float(value)
 
 
 def _stops(value: Any) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value or []
     if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
-        raise BadRequest(f"stop must be a text or up to {MAX_STOPS} texts of 1..{MAX_STOP_CHARACTERS} characters, got {_shown(value)}", "stop")
+        raise BadRequestError(f"stop must be a text or up to {MAX_STOPS} texts of 1..{MAX_STOP_CHARACTERS} characters, got {_shown(value)}", "stop")
     return tuple(stops)
 
 
 def _tools(value: Any) -> tuple[Json, ...]:
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise BadRequest(f"tools must be a list of objects, got {_shown(value)}", "tools")
+        raise BadRequestError(f"tools must be a list of objects, got {_shown(value)}", "tools")
     return tuple(value)
 
 
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
-        raise BadRequest("messages must be a list of at least one message", "messages")
+        raise BadRequestError("messages must be a list of at least one message", "messages")
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
 
 
 def _message(where: str, value: Any) -> Message:
     if not isinstance(value, dict):
-        raise BadRequest(f"{where} must be an object, got {_shown(value)}", "messages")
+        raise BadRequestError(f"{where} must be an object, got {_shown(value)}", "messages")
     if value.keys() <= _PLAIN_KEYS and type(value.get("role")) is type(value.get("content")) is str and value["role"]:
         return Message(role=value["role"], content=value["content"])
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise BadRequest(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", "messages")
+        raise BadRequestError(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", "messages")
     for name in ("role", "tool_call_id", "name"):
         if not isinstance(value.get(name, ""), str | None) or (name == "role" and not value.get(name)):
-            raise BadRequest(f"{where}.{name} must be a text, got {_shown(value.get(name))}", "messages")
+            raise BadRequestError(f"{where}.{name} must be a text, got {_shown(value.get(name))}", "messages")
     message = Message(
         role=value["role"],
         content=_content(value.get("content"), where),
@@ -239,7 +229,7 @@ def _content(value: Any, where: str) -> str:
         return value
     if isinstance(value, list) and all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in value):
         return "".join(part["text"] for part in value)
-    raise BadRequest(f"{where}.content must be a text or a list of text parts, got {_shown(value)}", "messages")
+    raise BadRequestError(f"{where}.content must be a text or a list of text parts, got {_shown(value)}", "messages")
 
 
 def _shown(value: Any) -> str:

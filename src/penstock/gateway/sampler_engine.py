@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
 
+from penstock.errors import BadRequestError
 from penstock.gateway.engine import OnTokens, Order, Sampled
-from penstock.gateway.requests import BadRequest
-from penstock.inference.client import Reply
-from penstock.types import Int32Array
-
-
-class Sampler(Protocol):
-    """Whoever continues tokens; see `InferenceClient.complete`."""
-
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-    ) -> Reply:
-        """One reply to the tokens."""
+from penstock.inference.client import Sampler
 
 
 class SamplerEngine:
@@ -39,7 +18,7 @@ class SamplerEngine:
     async def sample(self, order: Order, *, deadline_seconds: float, on_tokens: OnTokens | None = None) -> list[Sampled]:
         """See `Engine`."""
         if order.filters:
-            raise BadRequest(f"{next(iter(order.filters))} is not served here; leave it out", next(iter(order.filters)))
+            raise BadRequestError(f"{next(iter(order.filters))} is not served here; leave it out", next(iter(order.filters)))
         replies = await asyncio.gather(*(self._one(order, index, deadline_seconds) for index in range(order.num_choices)))
         for index, reply in enumerate(replies):
             if on_tokens is not None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from penstock.chat import ChatTemplate
 from penstock.clock import Clock, SystemClock
-from penstock.errors import ConflictError, InvalidError, LimitError, PenstockError, UnknownError
+from penstock.errors import BadRequestError, ConflictError, InvalidError, LimitError, PenstockError, UnknownError
 from penstock.gateway.config import Limits
 from penstock.gateway.conversation import Conversation, Point, Prompt
 from penstock.gateway.engine import Engine, OnTokens, Order, Sampled, end_request, sample_whole
 from penstock.gateway.events import Ended, Event, Opened, Replied, Rewarded, Stored
 from penstock.gateway.journal import Journal
 from penstock.gateway.replies import Answer, choice_of
-from penstock.gateway.requests import Ask, BadRequest
+from penstock.gateway.requests import Ask
 from penstock.gateway.rollouts import Rewards
 from penstock.gateway.watching import Gone
 from penstock.process.points import reach
@@ -133,7 +133,7 @@ class Session:
     async def complete(self, ask: Ask, *, id: str, gone: Gone, on_tokens: OnTokens | None = None) -> Answer:
         """Answer a request under the name `id`, or give the answer that its client did not get before.
 
-        When `gone` is set the client has left: the engine is told to stop, and what it had sampled is recorded as abandoned. Raises `BadRequest` for what
+        When `gone` is set the client has left: the engine is told to stop, and what it had sampled is recorded as abandoned. Raises `BadRequestError` for what
         is refused, `ConflictError` after the end, `InfraError` or `LimitError` if the engine does not answer.
         """
         self.touched = self._around.clock.monotonic()
@@ -188,10 +188,10 @@ class Session:
         if self.ended is not None:
             raise ConflictError(f"the session has ended ({self.ended.status})")
         if ask.num_choices > limits.max_choices:
-            raise BadRequest(f"n must be at most {limits.max_choices}, got {ask.num_choices}", "n")
+            raise BadRequestError(f"n must be at most {limits.max_choices}, got {ask.num_choices}", "n")
         if ask.filters and self.opened.slot.purpose is Purpose.TRAIN and not manner.allow_filters:
             name = next(iter(ask.filters))
-            raise BadRequest(
+            raise BadRequestError(
                 f"{name} bends the sampling away from the policy, so its tokens could not be trained on: leave it out, "
                 "or open the session with allow_filters: true (stored, not trained on) or purpose: eval",
                 name,
@@ -200,7 +200,7 @@ class Session:
         for name, value in held.items():
             if value >= getattr(limits, name):
                 self.limit_hit = name
-                raise BadRequest(f"{name}: the session is at {value}, the most is {getattr(limits, name)}: end it", "messages")
+                raise BadRequestError(f"{name}: the session is at {value}, the most is {getattr(limits, name)}: end it", "messages")
 
     def _known_answer(self, ask: Ask) -> Answer | None:
         found = self._by_request.get(ask.digest)
@@ -217,7 +217,7 @@ class Session:
         try:
             prompt = self.conversation.prompt(ask.messages, ask.tools)
         except InvalidError as error:
-            raise BadRequest(str(error), "messages") from None
+            raise BadRequestError(str(error), "messages") from None
         order = self._order(ask, prompt)
         replies, is_gone = await self._unless_gone(order, gone, on_tokens)
         if not any(reply.ids for reply in replies):

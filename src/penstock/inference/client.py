@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -70,6 +70,25 @@ class ServedWeights:
     digest: str
     newest_version: int
     """What it was told is newest; the same as `version` unless a push failed."""
+
+
+class Sampler(Protocol):
+    """Whoever continues tokens: `InferenceClient`, several of them, or an engine in this process."""
+
+    async def complete(
+        self,
+        ids: Sequence[int] | Int32Array,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        request_id: str | None = None,
+        deadline_seconds: float | None = None,
+        affinity: str | None = None,
+    ) -> Reply:
+        """See `InferenceClient.complete`."""
 
 
 class InferenceClient:

@@ -1,4 +1,4 @@
-"""What clients send to the OpenAI-compatible routes, checked: from JSON to a `Call`, or a `BadRequest` that names the field.
+"""What clients send to the OpenAI-compatible routes, checked: from JSON to a `Call`, or a `BadRequestError` that names the field.
 
 Fields that we do not know are let through, as clients of that API expect; fields that would change what is sampled and that we do not have are refused.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InputError, InvalidError
+from penstock.errors import BadRequestError, InputError
 from penstock.types import Int32Array, Json, Message
 from penstock.wire import check_id, parse_json
 
@@ -34,16 +34,6 @@ NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "functions": ([], None),
 }
 """Fields that this server does not have, with the values that ask for nothing."""
-
-
-class BadRequest(InvalidError):
-    """A field of a completion request is wrong: 400 in OpenAI's shape."""
-
-    http_status = 400
-
-    def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +80,7 @@ class ChatCall:
 
 
 def read_completion(body: bytes) -> CompletionCall:
-    """The call that `body` spells. Raises `BadRequest` or `MalformedError`."""
+    """The call that `body` spells. Raises `BadRequestError` or `MalformedError`."""
     fields = _Fields(_object(body))
     logprobs = fields.integer("logprobs", None, 0, MAX_ALTERNATIVES)
     return CompletionCall(
@@ -100,15 +90,15 @@ def read_completion(body: bytes) -> CompletionCall:
 
 
 def read_chat(body: bytes) -> ChatCall:
-    """The call that `body` spells. Raises `BadRequest` or `MalformedError`."""
+    """The call that `body` spells. Raises `BadRequestError` or `MalformedError`."""
     fields = _Fields(_object(body))
     wants_logprobs = fields.flag("logprobs")
     num_alternatives = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES) or 0
     if num_alternatives and not wants_logprobs:
-        raise BadRequest("top_logprobs needs logprobs: true", "top_logprobs")
+        raise BadRequestError("top_logprobs needs logprobs: true", "top_logprobs")
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise BadRequest("messages must be a list of at least one message", "messages")
+        raise BadRequestError("messages must be a list of at least one message", "messages")
     return ChatCall(
         call=_call(fields, default_max_tokens=None, wants_logprobs=wants_logprobs, num_alternatives=num_alternatives),
         messages=tuple(_message(index, message) for index, message in enumerate(messages)),
@@ -120,7 +110,7 @@ def read_chat(body: bytes) -> ChatCall:
 def _object(body: bytes) -> dict[str, Any]:
     value = parse_json(body)
     if not isinstance(value, dict):
-        raise BadRequest(f"the body must be a JSON object, got {type(value).__name__}")
+        raise BadRequestError(f"the body must be a JSON object, got {type(value).__name__}")
     return value
 
 
@@ -128,10 +118,10 @@ def _call(fields: _Fields, *, default_max_tokens: int | None, wants_logprobs: bo
     _refuse_unsupported(fields)
     num_choices = fields.integer("n", 1, 1, 2**31)
     if fields.get("best_of") not in (None, num_choices):
-        raise BadRequest("best_of is not served here; leave it out", "best_of")
+        raise BadRequestError("best_of is not served here; leave it out", "best_of")
     temperature = fields.number("temperature", 1.0, 0.0, TEMPERATURES[1])
     if 0 < temperature < TEMPERATURES[0]:
-        raise BadRequest(f"temperature must be 0 (greedy) or {TEMPERATURES[0]} to {TEMPERATURES[1]}, got {temperature}", "temperature")
+        raise BadRequestError(f"temperature must be 0 (greedy) or {TEMPERATURES[0]} to {TEMPERATURES[1]}, got {temperature}", "temperature")
     options = fields.get("stream_options")
     return Call(
         model=_text(fields.get("model", ""), "model"),
@@ -168,7 +158,7 @@ class _Fields:
     def flag(self, name: str) -> bool:
         value = self.get(name, False)
         if not isinstance(value, bool):
-            raise BadRequest(f"{name} must be true or false, got {_shown(value)}", name)
+            raise BadRequestError(f"{name} must be true or false, got {_shown(value)}", name)
         return value
 
     def integer(self, name: str, default: int | None, low: int, high: int) -> int | None:
@@ -176,13 +166,13 @@ class _Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadRequest(f"{name} must be an integer in {low}..{high}, got {_shown(value)}", name)
+            raise BadRequestError(f"{name} must be an integer in {low}..{high}, got {_shown(value)}", name)
         return value
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not low <= value <= high:
-            raise BadRequest(f"{name} must be a number from {low} to {high}, got {_shown(value)}", name)
+            raise BadRequestError(f"{name} must be a number from {low} to {high}, got {_shown(value)}", name)
         return float(value)
 
 
@@ -190,53 +180,53 @@ def _refuse_unsupported(fields: _Fields) -> None:
     for name, neutral in NEUTRAL.items():
         value = fields.get(name)
         if value not in neutral:
-            raise BadRequest(f"{name} is not served here; leave it out", name)
+            raise BadRequestError(f"{name} is not served here; leave it out", name)
     if fields.get("tool_choice", "auto") not in ("auto", "none"):
-        raise BadRequest("tool_choice must be auto or none", "tool_choice")
+        raise BadRequestError("tool_choice must be auto or none", "tool_choice")
 
 
 def _prompts(value: Any) -> tuple[str | Int32Array, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list) or not value:
-        raise BadRequest(f"prompt must be a text, a list of token ids, or a list of either, got {_shown(value)}", "prompt")
+        raise BadRequestError(f"prompt must be a text, a list of token ids, or a list of either, got {_shown(value)}", "prompt")
     if isinstance(value[0], int):
         return (_ids(value, "prompt"),)
     if len(value) > MAX_PROMPTS:
-        raise BadRequest(f"at most {MAX_PROMPTS} prompts in one request, got {len(value)}", "prompt")
+        raise BadRequestError(f"at most {MAX_PROMPTS} prompts in one request, got {len(value)}", "prompt")
     return tuple(one if isinstance(one, str) else _ids(one, "prompt") for one in value)
 
 
 def _ids(value: Any, name: str) -> Int32Array:
     # One look at the types of all, because a list of ids may be long: bool is an int to isinstance.
     if not isinstance(value, list) or not set(map(type, value)) <= {int}:
-        raise BadRequest(f"{name} must be a list of token ids, got {_shown(value)}", name)
+        raise BadRequestError(f"{name} must be a list of token ids, got {_shown(value)}", name)
     if value and not 0 <= min(value) <= max(value) < 2**31:
-        raise BadRequest(f"{name} holds ids beyond any vocabulary: {min(value)}..{max(value)}", name)
+        raise BadRequestError(f"{name} holds ids beyond any vocabulary: {min(value)}..{max(value)}", name)
     return np.array(value, np.int32)
 
 
 def _stops(value: Any) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value or []
     if not isinstance(stops, list) or not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops) or len(stops) > MAX_STOPS:
-        raise BadRequest(f"stop must be a text or up to {MAX_STOPS} texts of 1..{MAX_STOP_CHARACTERS} characters, got {_shown(value)}", "stop")
+        raise BadRequestError(f"stop must be a text or up to {MAX_STOPS} texts of 1..{MAX_STOP_CHARACTERS} characters, got {_shown(value)}", "stop")
     return tuple(stops)
 
 
 def _tools(fields: _Fields) -> tuple[Json, ...]:
     tools = fields.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise BadRequest(f"tools must be a list of objects, got {_shown(tools)}", "tools")
+        raise BadRequestError(f"tools must be a list of objects, got {_shown(tools)}", "tools")
     return () if fields.get("tool_choice") == "none" else tuple(tools)
 
 
 def _message(index: int, value: Any) -> Message:
     where = f"messages[{index}]"
     if not isinstance(value, dict):
-        raise BadRequest(f"{where} must be an object, got {_shown(value)}", "messages")
+        raise BadRequestError(f"{where} must be an object, got {_shown(value)}", "messages")
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise BadRequest(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", "messages")
+        raise BadRequestError(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", "messages")
     return Message(
         role=_text(value.get("role"), f"{where}.role"),
         content=_content(value.get("content"), where),
@@ -254,12 +244,12 @@ def _content(value: Any, where: str) -> str:
         return value
     if isinstance(value, list) and all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in value):
         return "".join(part["text"] for part in value)
-    raise BadRequest(f"{where}.content must be a text or a list of text parts, got {_shown(value)}", "messages")
+    raise BadRequestError(f"{where}.content must be a text or a list of text parts, got {_shown(value)}", "messages")
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise BadRequest(f"{name} must be a text, got {_shown(value)}", name)
+        raise BadRequestError(f"{name} must be a text, got {_shown(value)}", name)
     return value
 
 
@@ -269,7 +259,7 @@ def _request_id(value: Any) -> str | None:
     try:
         return check_id(_text(value, "request_id"), "request_id")
     except InputError as error:
-        raise BadRequest(str(error), "request_id") from None
+        raise BadRequestError(str(error), "request_id") from None
 
 
 def _shown(value: Sequence[Any] | Any) -> str:

@@ -26,7 +26,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Router
 
-from penstock.errors import InfraError, InputError, InvalidError, LimitError
+from penstock.errors import BadRequestError, InfraError, InputError, InvalidError, LimitError
 from penstock.httpd import Scope, bind, reply, router, scoped, serve_app
 from penstock.inference.config import InferenceConfig
 from penstock.inference.desk import WeightsDesk, read_push
@@ -34,7 +34,7 @@ from penstock.inference.engine.architecture import read_architecture
 from penstock.inference.engine.core import Engine
 from penstock.inference.follow import follow, newest_version
 from penstock.inference.loop import EngineLoop
-from penstock.inference.protocol import BadRequest, read_chat, read_completion
+from penstock.inference.protocol import read_chat, read_completion
 from penstock.inference.service import Completions, Conversation, load_template
 from penstock.inference.streams import EventStream, unless_gone
 from penstock.inference.weights import served_from_digest, served_from_model
@@ -202,7 +202,7 @@ def _openai(handler: Handler) -> Handler:
             shape = {
                 "message": str(error),
                 "type": "rate_limit_error" if is_limit else "invalid_request_error",
-                "param": error.field if isinstance(error, BadRequest) else None,
+                "param": error.field if isinstance(error, BadRequestError) else None,
                 "code": error.code,
                 "request_id": request.state.request_id,
             }

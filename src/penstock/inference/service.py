@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from penstock.chat import ChatTemplate
-from penstock.errors import InfraError, InputError
+from penstock.errors import BadRequestError, InfraError, InputError
 from penstock.inference.continuing import Origin, PartialReplies
 from penstock.inference.engine.core import Engine
 from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.sampling import Sampling
 from penstock.inference.loop import EngineLoop, Ticket
-from penstock.inference.protocol import BadRequest, Call, ChatCall, CompletionCall
+from penstock.inference.protocol import Call, ChatCall, CompletionCall
 from penstock.inference.replies import (
     LAST_EVENT,
     Shape,
@@ -100,7 +100,7 @@ class Completions:
     def begin_chat(self, asked: ChatCall) -> Conversation:
         """Render a chat and submit it."""
         if self._template is None:
-            raise BadRequest("this model has no tokenizer: send token ids to /v1/completions", "messages")
+            raise BadRequestError("this model has no tokenizer: send token ids to /v1/completions", "messages")
         origin = self._origin(asked, self._template)
         return self._begin(asked.call, [origin.opened], is_chat=True, has_tools=bool(asked.tools), origin=origin)
 
@@ -210,7 +210,7 @@ class Completions:
         if not isinstance(prompt, str):
             return prompt
         if self._template is None:
-            raise BadRequest("this model has no tokenizer: send token ids", "prompt")
+            raise BadRequestError("this model has no tokenizer: send token ids", "prompt")
         # A bare prompt is the client's own rendering, so control tokens in it are what they spell.
         return np.asarray(self._template.encode_text(prompt, control_tokens=True), np.int32)
 

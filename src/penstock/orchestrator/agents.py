@@ -10,9 +10,9 @@ from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
 from penstock.clock import SystemClock
 from penstock.gateway.settings import AgentSettings
+from penstock.inference.client import Sampler
 from penstock.rollout.agents import AgentHost
 from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
-from penstock.rollout.policy import Sampler
 from penstock.types import Purpose
 
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError
+from penstock.inference.client import Sampler
 from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
 from penstock.rollout.episode import Ticket
-from penstock.rollout.policy import Sampler
 from penstock.types import Problem, Rollout
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from penstock.chat import ChatTemplate, parse_tool_calls
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
-from penstock.inference.client import Reply
-from penstock.rollout.policy import Action, Sampler, Situation, action_from
+from penstock.inference.client import Reply, Sampler
+from penstock.rollout.policy import Action, Situation, action_from
 from penstock.rollout.seeds import derived_seed
 from penstock.types import Json, Message, Usage
 

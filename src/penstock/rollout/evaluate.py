@@ -18,6 +18,7 @@ from penstock.buffer.api import OpenGroup
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError
+from penstock.inference.client import Sampler
 from penstock.metrics import Mean, Record, named
 from penstock.problems import Position, Split, group_id
 from penstock.rollout.agents import AgentHost, EvalAgents
@@ -26,7 +27,6 @@ from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.episode import Setting, Ticket, run_episode
 from penstock.rollout.judging import Judge
-from penstock.rollout.policy import Sampler
 from penstock.rollout.rewards import judge_of
 from penstock.rollout.scores import scored
 from penstock.rollout.seeds import derived_seed

@@ -117,22 +117,3 @@ class AgentPolicy(Protocol):
 
     async def get_action(self, observation: Situation, available_tools_specs: Sequence[Json] | None = None) -> Action:
         """What to do now. Raises `InfraError` if that cannot be found out."""
-
-
-class Sampler(Protocol):
-    """Whoever continues tokens: `InferenceClient`, several of them, or an engine in this process."""
-
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-        affinity: str | None = None,
-    ) -> Reply:
-        """See `InferenceClient.complete`."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InputError
-from penstock.inference.protocol import BadRequest, read_chat, read_completion
+from penstock.errors import BadRequestError, InputError
+from penstock.inference.protocol import read_chat, read_completion
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -26,7 +26,7 @@ def test_prompts_are_text_ids_or_lists_of_either(prompt: Any, expected: Any) -> 
 
 @pytest.mark.parametrize("prompt", [None, [], {}, 3, [1, "a"], [True], [[1], [1.5]], [-1], [2**31], [[[1]]]])
 def test_other_prompts_are_refused(prompt: Any) -> None:
-    with pytest.raises(BadRequest) as refusal:
+    with pytest.raises(BadRequestError) as refusal:
         read_completion(body(prompt=prompt))
     assert refusal.value.field == "prompt"
     assert refusal.value.http_status == 400
@@ -72,7 +72,7 @@ def test_other_prompts_are_refused(prompt: Any) -> None:
     ],
 )
 def test_a_wrong_field_is_named(field: str, value: Any) -> None:
-    with pytest.raises(BadRequest, match=field) as refusal:
+    with pytest.raises(BadRequestError, match=field) as refusal:
         read_completion(body(prompt="a")[:-1] + b", " + body(**{field: value})[1:])
     assert refusal.value.field == field
 
@@ -114,5 +114,5 @@ def test_a_chat_is_read() -> None:
     ],
 )
 def test_other_chats_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequestError):
         read_chat(body(**fields))
