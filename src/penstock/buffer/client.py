@@ -213,15 +213,15 @@ class BufferClient:
 
     async def take_work(self, wanted: api.TakeWork) -> WorkLease:
         """Rollouts whose annotations are missing; without items if none came up in time. Asked again under the same name it gives the same."""
-        return await self._post("/work", wanted, WorkLease)
+        return await self._post("/enrichment", wanted, WorkLease)
 
     async def renew_work(self, lease: str, consumer: str) -> WorkLease:
         """Keep the work for as long again."""
-        return await self._post(f"/work/{quote(lease)}/renew", api.Holder(consumer=consumer), WorkLease)
+        return await self._post(f"/enrichment/{quote(lease)}/renew", api.Holder(consumer=consumer), WorkLease)
 
     async def release_work(self, lease: str, consumer: str) -> bool:
         """Give back what was not done; says whether there was anything."""
-        return (await self._post(f"/work/{quote(lease)}/release", api.Holder(consumer=consumer), api.Released)).released
+        return (await self._post(f"/enrichment/{quote(lease)}/release", api.Holder(consumer=consumer), api.Released)).released
 
     async def annotate(self, annotation: Annotation) -> None:
         """See `ledger.annotate`."""

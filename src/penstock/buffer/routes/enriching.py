@@ -49,7 +49,7 @@ async def _annotate(service: BufferService, request: Request) -> Response:
     return reply(api.AnnotationStored(uid=done.annotation.uid, duplicate=done.duplicate))
 
 
-_WORK = RUN + "/work"
+_WORK = RUN + "/enrichment"
 
 OPERATIONS: tuple[Operation[BufferService], ...] = (
     Operation(
