@@ -4,7 +4,8 @@ Read it as a glossary, in this order:
 
 - `tokens`: what a model saw and said. `Segment`, `Trace`, `Message`, `VersionRun`.
 - `episodes`: who did it, for what, how it went. `Problem`, `Rollout`, `Turn`, `StepData`, `Annotation`, `Group`.
-- `ledger`: what the buffer keeps about it. `GroupRecord`, `MemberRecord`, `Plan`, `Outcome`, `Version`, `Laws`.
+- `ledger`: what the buffer keeps about it. `Laws`, `RunRecord`, and all `Record`s: `groups` (`GroupRecord`, `MemberRecord`, ...), `updates` (`Plan`, `Outcome`,
+  `Version`, ...), `leases`, and the bytes themselves in `kept`.
 - `batch`: what the learner computes with. `Sample`, `RlExample`, `WeightManifest`.
 
 Nothing here has a clock, a file or a socket, and nothing here imports another part.
@@ -21,36 +22,10 @@ from penstock.types.episodes import (
     StepData,
     Turn,
 )
-from penstock.types.ledger import (
-    AnnotationRecord,
-    ArchiveFile,
-    Arrival,
-    CheckpointRecord,
-    CutRequest,
-    GroupRecord,
-    GroupState,
-    JournalEntry,
-    Laws,
-    LeaseRecord,
-    LeaseRequest,
-    LeaseState,
-    MemberRecord,
-    MemberState,
-    Moved,
-    Outcome,
-    Payload,
-    Plan,
-    PlannedGroup,
-    ReaderRecord,
-    Record,
-    RolloutRecord,
-    RunRecord,
-    SessionRecord,
-    Snapshot,
-    Tally,
-    TermRecord,
-    Version,
-)
+from penstock.types.groups import AnnotationRecord, Arrival, GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
+from penstock.types.kept import ArchiveFile, JournalEntry, Moved, Payload
+from penstock.types.leases import LeaseRecord, LeaseRequest, LeaseState, ReaderRecord
+from penstock.types.ledger import Laws, Record, RunRecord, SessionRecord, Snapshot, Tally
 from penstock.types.tokens import (
     BoolArray,
     Evidence,
@@ -71,6 +46,7 @@ from penstock.types.tokens import (
     VersionRun,
     kept_segments,
 )
+from penstock.types.updates import CheckpointRecord, CutRequest, Outcome, Plan, PlannedGroup, TermRecord, Version
 
 __all__ = [
     "Annotation",
