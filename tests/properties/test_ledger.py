@@ -75,7 +75,7 @@ class AnyOrder(RuleBasedStateMachine):
         plan = self.attempt(lambda: self.book.do(law.cut(ledger, self.book, update, term, request, self.book.now)))
         if isinstance(plan, Plan):
             for planned in plan.groups:
-                group = self.book.groups[planned.id]
+                group = self.book.stored_groups[planned.id]
                 oldest = group.oldest_version
                 assert oldest is not None
                 assert plan.newest_version - oldest <= ledger.laws.max_lag
@@ -84,7 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), groups=st.sampled_from([None, 1, 2]))
     def take_lease(self, lease: str, consumer: str, groups: int | None) -> None:
         planned = {group.id for plan in self.book.ledger.plans.values() for group in plan.groups}
-        before = self.book.leases.get(lease)
+        before = self.book.stored_leases.get(lease)
         taken = self.attempt(self.book.take, lease, consumer, groups=groups, seconds=4.0)
         if isinstance(taken, LeaseRecord) and before is None:
             # Neither has what the other has.
@@ -116,22 +116,24 @@ class AnyOrder(RuleBasedStateMachine):
     def everything_is_accounted_for(self) -> None:
         ledger = self.book.ledger
         assert law.imbalance(ledger) == 0
-        counted = law.recount(self.book.groups.values(), self.book.members.values())
+        counted = law.recount(self.book.stored_groups.values(), self.book.stored_members.values())
         assert counted == tuple(found for found in law.balance(ledger) if found.opened)
 
     @invariant()
     def the_credit_held_is_that_of_the_groups_under_way(self) -> None:
         for environment in "ab":
-            groups = [group for group in self.book.groups.values() if group.environment == environment and group.purpose is Purpose.TRAIN]
+            groups = [group for group in self.book.stored_groups.values() if group.environment == environment and group.purpose is Purpose.TRAIN]
             assert self.book.ledger.counts_of(environment, Purpose.TRAIN).held_tokens == sum(group.credit for group in groups)
             assert not any(group.credit for group in groups if group.state in (GroupState.SPENT, GroupState.DROPPED))
 
     @invariant()
     def a_member_is_filled_by_one_rollout_of_its_own(self) -> None:
-        for group in self.book.groups.values():
-            filled = [self.book.members[group.id, slot].uid for slot in range(group.size) if self.book.members[group.id, slot].state == "accepted"]
+        for group in self.book.stored_groups.values():
+            filled = [
+                self.book.stored_members[group.id, slot].uid for slot in range(group.size) if self.book.stored_members[group.id, slot].state == "accepted"
+            ]
             assert len(filled) == len(set(filled))
-            assert all(uid is not None and self.book.rollouts[uid].group_id == group.id for uid in filled)
+            assert all(uid is not None and self.book.stored_rollouts[uid].group_id == group.id for uid in filled)
             if group.state in (GroupState.READY, GroupState.BOUND, GroupState.SPENT):
                 assert len(filled) == group.usable
                 assert group.purpose is Purpose.EVAL or group.usable >= self.book.ledger.laws.min_group_size

@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from penstock import ledger as law
-from penstock.ledger import Decision, Ledger, arrivals
+from penstock.ledger import arrivals
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
-from penstock.types import (
-    AnnotationRecord,
-    GroupRecord,
-    Laws,
-    LeaseRecord,
-    MemberRecord,
-    Plan,
-    RolloutRecord,
-)
+from penstock.testing.memory import Memory
+from penstock.types import GroupRecord, Laws, LeaseRecord
 from penstock.wire import digest
 
-T = TypeVar("T")
 
-
-class Tray:
-    """A run named `run`; an `ArrivalPast` of itself. Every verb decides and applies at once; `now` is set by hand."""
+class Tray(Memory):
+    """A run under the rules of arrival. Every verb decides and applies at once."""
 
     def __init__(self, **rules: float) -> None:
         self.rules = ArrivalRules(**rules)  # type: ignore[arg-type]
-        opened = law.open_run(None, "run", Laws(min_group_size=1), "compatible", 0.0)
-        self.ledger = Ledger(opened.reply)
-        self.now = 0.0
-        self.stored_groups: dict[str, GroupRecord] = {}
-        self.stored_members: dict[tuple[str, int], MemberRecord] = {}
-        self.stored_rollouts: dict[str, RolloutRecord] = {}
-        self.stored_leases: dict[str, LeaseRecord] = {}
-        self.do(opened)
-
-    def do(self, decision: Decision[T]) -> T:
-        """Apply a decision and give its reply."""
-        self.ledger.apply(decision.records)
-        for record in decision.records:
-            match record:
-                case GroupRecord():
-                    self.stored_groups[record.id] = record
-                case RolloutRecord():
-                    self.stored_rollouts[record.uid] = record
-                case MemberRecord():
-                    self.stored_members[record.group_id, record.member] = record
-                case LeaseRecord():
-                    self.stored_leases[record.lease] = record
-                case _:
-                    pass
-        return decision.reply
-
-    def group(self, run: str, group_id: str) -> GroupRecord | None:
-        return self.stored_groups.get(group_id)
-
-    def rollout(self, run: str, uid: str) -> RolloutRecord | None:
-        return self.stored_rollouts.get(uid)
-
-    def rollouts(self, run: str, group_id: str) -> tuple[RolloutRecord, ...]:
-        return tuple(sorted((each for each in self.stored_rollouts.values() if each.group_id == group_id), key=lambda each: each.member))
-
-    def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]:
-        return ()
-
-    def plan(self, run: str, update: int) -> Plan | None:
-        return None
-
-    def lease(self, run: str, lease: str) -> LeaseRecord | None:
-        return self.stored_leases.get(lease)
+        super().__init__(Laws(min_group_size=1), "compatible")
 
     def write(self, uid: str, instance: str = "a", reward: float | None = 1.0, *, content: str = "", environment: str = "env", kept: bool = True) -> Arrived:
         """Write an item."""

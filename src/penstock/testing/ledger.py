@@ -1,20 +1,15 @@
-"""A ledger to try rules on: keeps what it is told in plain dicts, without disk or clock."""
+"""A ledger to try rules on: every verb of a run as one short call."""
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from penstock import ledger as law
-from penstock.ledger import Decision, Ledger
+from penstock.testing.memory import Memory
 from penstock.types import (
-    AnnotationRecord,
     CutRequest,
-    GroupRecord,
     GroupState,
     Laws,
     LeaseRecord,
     LeaseRequest,
-    MemberRecord,
     Payload,
     Plan,
     Purpose,
@@ -22,66 +17,16 @@ from penstock.types import (
     RolloutStatus,
 )
 
-T = TypeVar("T")
 
-
-class Notebook:
-    """A run named `run` on laws of your choice; a `Past` of itself.
-
-    Every verb decides and applies at once, so that a test reads as a story. `now` is set by hand.
-    """
+class Notebook(Memory):
+    """A run on laws of your choice. Every verb decides and applies at once, so that a test reads as a story."""
 
     def __init__(self, laws: Laws | None = None) -> None:
-        opened = law.open_run(None, "run", laws or Laws(), "weights-0", 0.0)
-        self.ledger = Ledger(opened.reply)
-        self.now = 0.0
-        self.groups: dict[str, GroupRecord] = {}
-        self.rollouts: dict[str, RolloutRecord] = {}
-        self.members: dict[tuple[str, int], MemberRecord] = {}
-        self.notes: dict[tuple[str, str, int | None], AnnotationRecord] = {}
-        self.plans: dict[int, Plan] = {}
-        self.leases: dict[str, LeaseRecord] = {}
-        self.do(opened)
-
-    def do(self, decision: Decision[T]) -> T:
-        """Apply a decision and give its reply."""
-        self.ledger.apply(decision.records)
-        for record in decision.records:
-            match record:
-                case GroupRecord():
-                    self.groups[record.id] = record
-                case RolloutRecord():
-                    self.rollouts[record.uid] = record
-                case MemberRecord():
-                    self.members[record.group_id, record.member] = record
-                case AnnotationRecord():
-                    self.notes[record.rollout_uid, record.name, record.step] = record
-                case Plan():
-                    self.plans[record.update] = record
-                case LeaseRecord():
-                    self.leases[record.lease] = record
-                case _:
-                    pass
-        return decision.reply
-
-    def group(self, run: str, group_id: str) -> GroupRecord | None:
-        return self.groups.get(group_id)
-
-    def rollout(self, run: str, uid: str) -> RolloutRecord | None:
-        return self.rollouts.get(uid)
-
-    def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]:
-        return tuple(note for note in self.notes.values() if note.group_id == group_id)
-
-    def plan(self, run: str, update: int) -> Plan | None:
-        return self.plans.get(update)
-
-    def lease(self, run: str, lease: str) -> LeaseRecord | None:
-        return self.leases.get(lease)
+        super().__init__(laws or Laws(), "weights-0")
 
     def state(self, group_id: str) -> GroupState:
         """State of a group, ended or not."""
-        return self.groups[group_id].state
+        return self.stored_groups[group_id].state
 
     def open(self, group_id: str, *, environment: str = "env", size: int = 2, first_estimate: int = 100, purpose: Purpose = Purpose.TRAIN) -> law.Opened:
         """Open a group for the problem of the same name."""

@@ -21,13 +21,13 @@ def fill(book: Notebook, group_id: str, rewards: Sequence[float], *, version: in
 
 
 def reason(book: Notebook, group_id: str) -> str | None:
-    return book.groups[group_id].reason
+    return book.stored_groups[group_id].reason
 
 
 def test_a_group_whose_rewards_are_alike_is_dropped_and_its_credit_comes_back() -> None:
     book = Notebook(Laws(filters=ZERO_VARIANCE))
     fill(book, "s/0/0", [1.0, 1.0])
-    assert (book.state("s/0/0"), reason(book, "s/0/0"), book.groups["s/0/0"].credit) == (GroupState.DROPPED, "filtered:zero_variance", 0)
+    assert (book.state("s/0/0"), reason(book, "s/0/0"), book.stored_groups["s/0/0"].credit) == (GroupState.DROPPED, "filtered:zero_variance", 0)
     assert book.ledger.counts_of("env", Purpose.TRAIN).held_tokens == 0
     fill(book, "s/0/1", [1.0, 0.0])
     assert book.state("s/0/1") is GroupState.READY

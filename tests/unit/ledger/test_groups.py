@@ -35,8 +35,8 @@ def test_a_prompt_that_members_share_is_counted_once() -> None:
     book.open("s/0/0", size=3)
     for member in range(3):
         book.write("s/0/0", member, tokens=30 + member, prefix_tokens=20)
-    assert book.groups["s/0/0"].tokens == 20 + 10 + 11 + 12
-    assert book.groups["s/0/0"].credit == 53
+    assert book.stored_groups["s/0/0"].tokens == 20 + 10 + 11 + 12
+    assert book.stored_groups["s/0/0"].credit == 53
 
 
 def test_opening_twice_opens_once_and_another_group_under_the_id_is_refused() -> None:
@@ -83,9 +83,9 @@ def test_an_infrastructure_failure_is_stored_and_the_slot_tried_again_a_bounded_
     for retry in range(3):
         assert book.state("s/0/0") is GroupState.OPEN
         book.write("s/0/0", 1, retry=retry, status=RolloutStatus.INFRA_ERROR)
-    assert len(book.rollouts) == 4
-    assert (book.members["s/0/0", 1].state, book.members["s/0/0", 1].reason) == (MemberState.FAILED, "infra_error")
-    assert (book.state("s/0/0"), book.groups["s/0/0"].reason) == (GroupState.DROPPED, "too_few")
+    assert len(book.stored_rollouts) == 4
+    assert (book.stored_members["s/0/0", 1].state, book.stored_members["s/0/0", 1].reason) == (MemberState.FAILED, "infra_error")
+    assert (book.state("s/0/0"), book.stored_groups["s/0/0"].reason) == (GroupState.DROPPED, "too_few")
 
 
 def test_an_episode_that_its_environment_calls_invalid_is_not_tried_again() -> None:
@@ -94,8 +94,8 @@ def test_an_episode_that_its_environment_calls_invalid_is_not_tried_again() -> N
     book.write("s/0/0", 0, status=RolloutStatus.ENV_ERROR)
     book.write("s/0/0", 1)
     book.write("s/0/0", 2)
-    assert book.members["s/0/0", 0].state is MemberState.FAILED
-    assert (book.state("s/0/0"), book.groups["s/0/0"].usable) == (GroupState.READY, 2)
+    assert book.stored_members["s/0/0", 0].state is MemberState.FAILED
+    assert (book.state("s/0/0"), book.stored_groups["s/0/0"].usable) == (GroupState.READY, 2)
 
 
 def test_a_version_that_nobody_recorded_is_refused() -> None:
@@ -103,7 +103,7 @@ def test_a_version_that_nobody_recorded_is_refused() -> None:
     book.open("s/0/0")
     with pytest.raises(InvalidError, match="versions: 1 was never recorded"):
         book.write("s/0/0", 0, version=1)
-    assert not book.rollouts
+    assert not book.stored_rollouts
 
 
 def test_a_member_exactly_at_the_lag_is_taken_and_one_beyond_it_drops_its_group() -> None:
@@ -119,9 +119,9 @@ def test_a_member_exactly_at_the_lag_is_taken_and_one_beyond_it_drops_its_group(
     assert not book.write("s/0/8", 0, version=1).rollout.stale
     assert book.write("s/0/9", 0, version=0).rollout.stale
     assert (book.state("s/0/8"), book.state("s/0/9")) == (GroupState.OPEN, GroupState.DROPPED)
-    assert book.groups["s/0/9"].reason == "stale"
-    assert book.members["s/0/9", 0].state is MemberState.ACCEPTED
-    assert (book.members["s/0/9", 1].state, book.members["s/0/9", 1].reason) == (MemberState.FAILED, "group_dropped")
+    assert book.stored_groups["s/0/9"].reason == "stale"
+    assert book.stored_members["s/0/9", 0].state is MemberState.ACCEPTED
+    assert (book.stored_members["s/0/9", 1].state, book.stored_members["s/0/9", 1].reason) == (MemberState.FAILED, "group_dropped")
 
 
 def test_groups_are_opened_while_credits_last_and_a_drop_gives_them_back() -> None:

@@ -28,7 +28,7 @@ def test_a_lease_takes_the_oldest_groups_and_settling_spends_them() -> None:
     assert [book.state(f"env/0/{index}") for index in range(3)] == ["bound", "bound", "ready"]
     assert book.settle("l1").state is LeaseState.SETTLED
     assert [book.state(f"env/0/{index}") for index in range(3)] == ["spent", "spent", "ready"]
-    assert book.groups["env/0/0"].lease == "l1"
+    assert book.stored_groups["env/0/0"].lease == "l1"
     assert law.imbalance(book.ledger) == 0
 
 
@@ -151,12 +151,12 @@ def test_stale_groups_are_dropped_before_a_lease_sees_them() -> None:
     book.cut(0)
     book.record(0)
     assert isinstance(book.take("l1"), law.Wait)
-    assert book.groups["env/0/1"].reason == "stale"
+    assert book.stored_groups["env/0/1"].reason == "stale"
 
 
 def test_settling_gives_credit_back() -> None:
     book = a_book(1)
-    counts = book.ledger.counts_of("env", book.groups["env/0/0"].purpose)
+    counts = book.ledger.counts_of("env", book.stored_groups["env/0/0"].purpose)
     book.take("l1")
     assert counts.held_tokens == 20
     book.settle("l1")

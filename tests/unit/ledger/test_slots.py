@@ -47,7 +47,7 @@ def test_a_lost_worker_gives_its_slots_back_as_the_next_retry_and_is_fenced() ->
     two = session(book, "two")
     assert claim(book, two) == [("s/0/0", 0, 1), ("s/0/0", 1, 1)]
     book.write("s/0/0", 0, retry=1)
-    assert book.members["s/0/0", 0].state is MemberState.ACCEPTED
+    assert book.stored_members["s/0/0", 0].state is MemberState.ACCEPTED
 
 
 def test_a_beat_puts_off_the_deadline() -> None:
@@ -66,8 +66,8 @@ def test_a_slot_whose_workers_keep_dying_fails_in_the_end() -> None:
         claim(book, session(book, str(life)))
         book.now += 10.0
         book.do(law.expire(book.ledger, book.now))
-    assert (book.members["s/0/0", 0].state, book.members["s/0/0", 0].reason) == (MemberState.FAILED, "worker_lost")
-    assert (book.state("s/0/0"), book.groups["s/0/0"].reason) == (GroupState.DROPPED, "too_few")
+    assert (book.stored_members["s/0/0", 0].state, book.stored_members["s/0/0", 0].reason) == (MemberState.FAILED, "worker_lost")
+    assert (book.state("s/0/0"), book.stored_groups["s/0/0"].reason) == (GroupState.DROPPED, "too_few")
 
 
 def test_a_worker_that_leaves_in_good_order_costs_no_try() -> None:
@@ -77,7 +77,7 @@ def test_a_worker_that_leaves_in_good_order_costs_no_try() -> None:
         one = session(book, str(life))
         assert len(claim(book, one)) == 2
         book.do(law.release(book.ledger, one, book.now))
-    assert book.members["s/0/0", 0].retry == 3
+    assert book.stored_members["s/0/0", 0].retry == 3
     assert book.state("s/0/0") is GroupState.OPEN
     book.do(law.release(book.ledger, "2", book.now))
 

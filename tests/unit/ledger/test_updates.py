@@ -71,7 +71,7 @@ def test_a_group_that_has_gone_stale_is_dropped_at_the_cut_also_when_the_cut_wai
     book.cut(0)
     book.record(0)
     assert isinstance(book.cut(1), law.Wait)
-    assert (book.state("s/0/1"), book.groups["s/0/1"].reason) == (GroupState.DROPPED, "stale")
+    assert (book.state("s/0/1"), book.stored_groups["s/0/1"].reason) == (GroupState.DROPPED, "stale")
     assert book.state("s/0/0") is GroupState.BOUND
 
 
@@ -81,7 +81,7 @@ def test_a_group_over_the_whole_budget_is_dropped_at_once() -> None:
     book.fill("s/0/0", tokens=60)
     book.fill("s/0/1", tokens=10)
     assert isinstance(book.cut(0, budget_tokens=100), law.Wait)
-    assert book.groups["s/0/0"].reason == "over_budget"
+    assert book.stored_groups["s/0/0"].reason == "over_budget"
     book.fill("s/0/2", tokens=45)
     assert planned(book.cut(0, budget_tokens=100)) == ["s/0/1"]
     assert book.state("s/0/2") is GroupState.READY
@@ -118,7 +118,7 @@ def test_an_applied_outcome_allocates_the_next_version_and_a_skip_none() -> None
         book.cut(update)
         book.record(update, skipped="mismatch" if update == 1 else None)
     assert [book.ledger.outcomes[update].version for update in range(3)] == [1, None, 2]
-    assert (book.state("s/0/1"), book.groups["s/0/1"].reason) == (GroupState.DROPPED, "skipped:mismatch")
+    assert (book.state("s/0/1"), book.stored_groups["s/0/1"].reason) == (GroupState.DROPPED, "skipped:mismatch")
 
 
 def test_an_outcome_that_exists_is_compared_and_never_changed() -> None:
