@@ -100,8 +100,8 @@ class AnyArrival(RuleBasedStateMachine):
     def what_waits_is_counted(self) -> None:
         waiting = [group.id for group in self.tray.stored_groups.values() if group.state not in ENDED]
         rollouts = [rollout for group_id in waiting for rollout in self.tray.rollouts("run", group_id) if rollout.failure != "late"]
-        assert self.tray.ledger.arrived_items == len(rollouts)
-        assert self.tray.ledger.arrived_bytes == sum(rollout.num_bytes for rollout in rollouts)
+        assert self.tray.ledger.trays.num_items == len(rollouts)
+        assert self.tray.ledger.trays.num_bytes == sum(rollout.num_bytes for rollout in rollouts)
 
     @invariant()
     def a_group_is_bound_by_one_lease_that_is_taken(self) -> None:

@@ -283,7 +283,7 @@ class Buffer:
                 raise CorruptError(f"run {run.run} is listed but cannot be loaded")
             ledger = self._ledgers[run.run] = Ledger.load(snapshot)
             ledger.apply(law.restart_clocks(ledger, self._now()))
-            ledger.restart_arrivals(self._now())
+            ledger.trays.restart(self._now())
             self._count_new(ledger)
 
     def _count_new(self, ledger: Ledger) -> None:

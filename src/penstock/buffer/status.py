@@ -6,7 +6,7 @@ from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer
 from penstock.ledger import Ledger
-from penstock.ledger.book import Counts
+from penstock.ledger.counts import Counts
 from penstock.ledger.credits import capacity
 from penstock.ledger.work import missing_work
 from penstock.metrics import named, render_prometheus

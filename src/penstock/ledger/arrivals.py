@@ -19,22 +19,20 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from penstock.errors import ConflictError, InvalidError
-from penstock.ledger.book import Decision, Ledger, Past, Tray, content_line
+from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.leases import find_lease, new_lease
 from penstock.ledger.states import move_group
+from penstock.ledger.trays import Tray, content_line
 from penstock.types import (
     Arrival,
+    ArrivedItem,
     GroupRecord,
     GroupState,
     LeaseRecord,
     LeaseState,
-    MemberRecord,
-    MemberState,
-    Payload,
     Purpose,
     ReaderRecord,
     RolloutRecord,
-    RolloutStatus,
 )
 from penstock.wire import digest
 
@@ -107,13 +105,17 @@ class Item:
 class Arrived:
     """Answer to `arrive`."""
 
-    rollout: RolloutRecord
-    duplicate: bool = False
-    """The same item was stored before; nothing has changed."""
+    item: ArrivedItem | None
+    """As it is stored now; None for one that was stored before: nothing has changed."""
     late: bool = False
     """Its pass was closed: it is stored and counts as failed (`late`)."""
     finished: GroupRecord | None = None
     """The group, if this item finished it."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the same item was stored before."""
+        return self.item is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +139,18 @@ def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, n
     if known is not None:
         if known.digest != item.digest:
             raise _conflict(item, known.digest)
-        return Decision(Arrived(known, duplicate=True))
-    payload = Payload(run=ledger.run.run, uid=item.uid, content_type="json", body=item.body, digest=item.digest)
-    group_id = ledger.taking.get((item.environment, item.problem_id))
+        return Decision(Arrived(None))
+    group_id = ledger.trays.taking.get((item.environment, item.problem_id))
     if group_id is not None:
-        return _join(ledger, past, rules, ledger.groups[group_id], item, payload, now)
+        return _join(ledger, past, rules, ledger.groups[group_id], item, now)
     group, num_passes = _newest_pass(ledger, past, item)
     if group is not None:
         num_members = len(past.rollouts(ledger.run.run, group.id))
         if num_members < group.size:
-            rollout, member = _settled(ledger, group.id, num_members, item, now, "late")
-            return Decision(Arrived(rollout, late=True), (payload, rollout, member))
+            stored = _settled(ledger, group.id, num_members, item, now, "late")
+            return Decision(Arrived(stored, late=True), (stored,))
     fresh = _new_group(ledger, rules, item, num_passes, now)
-    return _open(ledger, rules, fresh, item, payload, now)
+    return _open(ledger, rules, fresh, item, now)
 
 
 def check_together(ledger: Ledger, past: Past, items: Sequence[Item]) -> None:
@@ -169,7 +170,7 @@ def _conflict(item: Item, stored: str) -> ConflictError:
 def time_out(ledger: Ledger, rules: ArrivalRules, environment: str, now: float) -> Decision[tuple[GroupRecord, ...]]:
     """Finish the environment's open groups that got no item for too long: ready, or dropped if they have too few. Call it again while it gives any."""
     ended: list[GroupRecord] = []
-    for group_id, tray in ledger.trays.get(environment, {}).items():
+    for group_id, tray in ledger.trays.by_environment.get(environment, {}).items():
         if tray.last_write_at + rules.group_timeout_seconds > now or len(ended) == TIMED_OUT_AT_ONCE:
             break
         group = finished(ledger, ledger.groups[group_id], now, ready_order=ledger.last_ready_order + 1 + len(ended), timed_out=True)
@@ -223,7 +224,7 @@ def _replaced(groups: Sequence[GroupRecord], changes: Mapping[str, Any]) -> list
 
 def finished(ledger: Ledger, group: GroupRecord, now: float, *, ready_order: int, timed_out: bool = False) -> GroupRecord:
     """An open group with what has arrived so far, ready."""
-    tray = ledger.trays[group.environment][group.id]
+    tray = ledger.trays.of(group)
     return _ready(group, replace(_arrival(group, tray), timed_out=timed_out), tray.lines, now, ready_order)
 
 
@@ -232,34 +233,35 @@ def _arrival(group: GroupRecord, tray: Tray) -> Arrival:
     return Arrival(instance=instance, rewards=tuple(tray.rewards), refused=tuple(tray.refused), num_bytes=tray.num_bytes)
 
 
-def _join(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, group: GroupRecord, item: Item, payload: Payload, now: float) -> Decision[Arrived]:
+def _join(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
     if group.state is GroupState.READY:
-        return _join_ready(ledger, past, group, item, payload, now)
-    tray = ledger.trays[group.environment][group.id]
-    rollout, member = _settled(ledger, group.id, len(tray.rewards), item, now, item.failure)
+        return _join_ready(ledger, past, group, item, now)
+    tray = ledger.trays.of(group)
+    stored = _settled(ledger, group.id, len(tray.rewards), item, now, item.failure)
     if len(tray.rewards) + 1 < _enough(rules, group):
-        return Decision(Arrived(rollout), (payload, rollout, member))
-    lines = [*tray.lines, content_line(rollout)] if rollout.status.usable else tray.lines
-    ready = _ready(group, _with(_arrival(group, tray), rollout), lines, now, ledger.last_ready_order + 1)
-    return Decision(Arrived(rollout, finished=ready), (payload, rollout, member, ready))
+        return Decision(Arrived(stored), (stored,))
+    lines = [*tray.lines, content_line(stored)] if stored.failure is None else tray.lines
+    ready = _ready(group, _with(_arrival(group, tray), stored), lines, now, ledger.last_ready_order + 1)
+    return Decision(Arrived(stored, finished=ready), (stored, ready))
 
 
-def _join_ready(ledger: Ledger, past: ArrivalPast, group: GroupRecord, item: Item, payload: Payload, now: float) -> Decision[Arrived]:
+def _join_ready(ledger: Ledger, past: ArrivalPast, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
     """One more for a group that has enough and that nobody has read yet."""
     assert group.arrival is not None
-    rollout, member = _settled(ledger, group.id, len(group.arrival.rewards), item, now, item.failure)
-    lines = [content_line(known) for known in (*past.rollouts(group.run, group.id), rollout) if known.status.usable]
-    larger = replace(group, arrival=_with(group.arrival, rollout), usable=len(lines), digest=digest("\n".join(lines).encode()))
-    return Decision(Arrived(rollout), (payload, rollout, member, larger))
+    stored = _settled(ledger, group.id, len(group.arrival.rewards), item, now, item.failure)
+    lines = [content_line(known) for known in past.rollouts(group.run, group.id) if known.failure is None]
+    lines += [content_line(stored)] if stored.failure is None else []
+    larger = replace(group, arrival=_with(group.arrival, stored), usable=len(lines), digest=digest("\n".join(lines).encode()))
+    return Decision(Arrived(stored), (stored, larger))
 
 
-def _open(ledger: Ledger, rules: ArrivalRules, group: GroupRecord, item: Item, payload: Payload, now: float) -> Decision[Arrived]:
-    rollout, member = _settled(ledger, group.id, 0, item, now, item.failure)
+def _open(ledger: Ledger, rules: ArrivalRules, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
+    stored = _settled(ledger, group.id, 0, item, now, item.failure)
     if _enough(rules, group) > 1:
-        return Decision(Arrived(rollout), (payload, group, rollout, member))
-    lines = [content_line(rollout)] if rollout.status.usable else []
-    ready = _ready(group, _with(Arrival(instance=item.instance), rollout), lines, now, ledger.last_ready_order + 1)
-    return Decision(Arrived(rollout, finished=ready), (payload, ready, rollout, member))
+        return Decision(Arrived(stored), (group, stored))
+    lines = [content_line(stored)] if stored.failure is None else []
+    ready = _ready(group, _with(Arrival(instance=item.instance), stored), lines, now, ledger.last_ready_order + 1)
+    return Decision(Arrived(stored, finished=ready), (ready, stored))
 
 
 def _enough(rules: ArrivalRules, group: GroupRecord) -> int:
@@ -280,36 +282,32 @@ def _ready(group: GroupRecord, arrival: Arrival, lines: Sequence[str], now: floa
     )
 
 
-def _with(arrival: Arrival, rollout: RolloutRecord) -> Arrival:
+def _with(arrival: Arrival, item: ArrivedItem) -> Arrival:
     return Arrival(
         instance=arrival.instance,
-        rewards=(*arrival.rewards, rollout.reward),
-        refused=arrival.refused if rollout.kept else (*arrival.refused, rollout.member),
-        num_bytes=arrival.num_bytes + rollout.num_bytes,
+        rewards=(*arrival.rewards, item.reward),
+        refused=arrival.refused if item.kept else (*arrival.refused, item.member),
+        num_bytes=arrival.num_bytes + item.num_bytes,
     )
 
 
-def _settled(ledger: Ledger, group_id: str, member: int, item: Item, now: float, failure: str | None) -> tuple[RolloutRecord, MemberRecord]:
-    """The item as stored, and its member: accepted, or failed for a reason."""
-    rollout = RolloutRecord(
+def _settled(ledger: Ledger, group_id: str, member: int, item: Item, now: float, failure: str | None) -> ArrivedItem:
+    """The item as member of a group: accepted, or failed for a reason."""
+    return ArrivedItem(
         run=ledger.run.run,
         uid=item.uid,
         group_id=group_id,
         member=member,
-        retry=0,
-        status=RolloutStatus.OK if failure is None else RolloutStatus.ENV_ERROR,
-        digest=item.digest,
         environment=item.environment,
         problem_id=item.problem_id,
         reward=item.reward,
         failure=failure,
-        stored_at=now,
-        form="item",
-        num_bytes=len(item.body),
         kept=item.kept,
+        stored_at=now,
+        num_bytes=len(item.body),
+        digest=item.digest,
+        body=item.body,
     )
-    state = MemberState.ACCEPTED if failure is None else MemberState.FAILED
-    return rollout, MemberRecord(run=ledger.run.run, group_id=group_id, member=member, state=state, uid=item.uid, reason=failure, environment=item.environment)
 
 
 def _new_group(ledger: Ledger, rules: ArrivalRules, item: Item, number: int, now: float) -> GroupRecord:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.ledger.book import Counts, Ledger
+from penstock.ledger.book import Ledger
+from penstock.ledger.counts import Counts
 from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Purpose
 
 

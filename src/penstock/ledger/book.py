@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from penstock.errors import InvariantError
+from penstock.ledger.counts import Counts
 from penstock.ledger.pools import Pools
 from penstock.ledger.queues import ReadyKey, ReadyQueue
 from penstock.ledger.states import ENDED
+from penstock.ledger.trays import Trays
 from penstock.types import (
     AnnotationRecord,
-    Arrival,
+    ArrivedItem,
     CheckpointRecord,
     GroupRecord,
     GroupState,
@@ -60,46 +62,6 @@ class Past(Protocol):
     def lease(self, run: str, lease: str) -> LeaseRecord | None: ...
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counts of one environment and purpose, kept up to date with every applied record."""
-
-    groups: Counter[tuple[GroupState, str | None]] = field(default_factory=Counter)
-    members: Counter[tuple[MemberState, str | None]] = field(default_factory=Counter)
-    ready_groups: int = 0
-    ready_tokens: int = 0
-    dropped_longest: Counter[str] = field(default_factory=Counter)
-    held_tokens: int = 0
-    """Credits held by groups that are under way."""
-    held_groups: int = 0
-    """How many groups hold them."""
-    bound_groups: int = 0
-    """How many of those are in a plan: their credits come back when their weights are live."""
-
-    @property
-    def opened(self) -> int:
-        """Groups in any state."""
-        return sum(self.groups.values())
-
-    @property
-    def mean_tokens(self) -> float | None:
-        """Mean cost of a group that became ready; None before the first."""
-        return self.ready_tokens / self.ready_groups if self.ready_groups else None
-
-
-@dataclass(slots=True)
-class Tray:
-    """What has arrived of an open group whose members are issued as they arrive."""
-
-    rewards: list[float | None] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    """`content_line` of each usable member."""
-    refused: list[int] = field(default_factory=list)
-    """Members that the default filter does not keep."""
-    num_bytes: int = 0
-    last_write_at: float = 0.0
-
-
 class Ledger:
     """State of one run. Rules read it; only `apply` changes it.
 
@@ -127,13 +89,8 @@ class Ledger:
         """Those that are taken."""
         self.last_fence = 0
         self.readers: dict[str, ReaderRecord] = {}
-        self.trays: dict[str, OrderedDict[str, Tray]] = {}
-        """By environment and open group whose members are issued as they arrive; the one that was written to last stands last."""
-        self.taking: dict[tuple[str, str], str] = {}
-        """By environment and problem: the group that takes the next item to arrive."""
-        self.arrived_items = 0
-        """Items in groups that have not ended."""
-        self.arrived_bytes = 0
+        self.trays = Trays()
+        """What has arrived of groups whose members are issued as they arrive."""
         self.pools = Pools()
         self.term: TermRecord | None = None
         self.plans: dict[int, Plan] = {}
@@ -152,11 +109,7 @@ class Ledger:
         """The ledger as the store remembers it."""
         ledger = cls(snapshot.run)
         for key, tally in snapshot.tallies.items():
-            counts = ledger.counts_of(*key)
-            counts.groups.update(tally.groups)
-            counts.members.update(tally.members)
-            counts.ready_groups, counts.ready_tokens = tally.ready_groups, tally.ready_tokens
-            counts.dropped_longest.update(tally.dropped_longest)
+            ledger.counts_of(*key).start_from(tally)
         for group in snapshot.groups:
             ledger._index_group(group)
         for member in snapshot.members:
@@ -207,6 +160,8 @@ class Ledger:
         """Take note of `records`, in order."""
         for record in records:
             match record:
+                case ArrivedItem():
+                    self._apply_item(record)
                 case GroupRecord():
                     self._apply_group(record)
                 case MemberRecord():
@@ -240,6 +195,14 @@ class Ledger:
                 case _:  # payloads and journal entries are the store's business alone
                     pass
 
+    def _apply_item(self, item: ArrivedItem) -> None:
+        state = MemberState.ACCEPTED if item.failure is None else MemberState.FAILED
+        # Issued and settled at once, so there is no slot to keep.
+        self.counts_of(item.environment, Purpose.TRAIN).members[state, item.failure] += 1
+        self.trays.fill(item)
+        if item.failure is None and item.group_id in self.groups:
+            self.pools.accept_item(item)
+
     def _apply_group(self, group: GroupRecord) -> None:
         counts = self.counts_of(group.environment, group.purpose)
         old = self.groups.get(group.id)
@@ -262,7 +225,7 @@ class Ledger:
 
     def _unindex_group(self, old: GroupRecord) -> None:
         if old.arrival is not None:
-            self._unindex_arrival(old, old.arrival)
+            self.trays.take(old, old.arrival)
         counts = self.counts_of(old.environment, old.purpose)
         counts.held_tokens -= old.credit
         counts.held_groups -= old.credit > 0
@@ -273,7 +236,7 @@ class Ledger:
 
     def _index_group(self, group: GroupRecord) -> None:
         if group.arrival is not None:
-            self._index_arrival(group, group.arrival)
+            self.trays.put(group, group.arrival)
         counts = self.counts_of(group.environment, group.purpose)
         counts.held_tokens += group.credit
         counts.held_groups += group.credit > 0
@@ -294,44 +257,6 @@ class Ledger:
         if group.state is GroupState.READY:
             self.ready.setdefault(group.environment, ReadyQueue()).add(ready_key(group))
 
-    def _index_arrival(self, group: GroupRecord, arrival: Arrival) -> None:
-        self.arrived_items += 0 if group.state in ENDED else len(arrival.rewards)
-        self.arrived_bytes += 0 if group.state in ENDED else arrival.num_bytes
-        if group.state is GroupState.OPEN:
-            self.trays.setdefault(group.environment, OrderedDict())[group.id] = Tray(last_write_at=group.opened_at)
-        if takes_items(group):
-            self.taking[group.environment, group.problem_id] = group.id
-
-    def _unindex_arrival(self, old: GroupRecord, arrival: Arrival) -> None:
-        trays = self.trays.get(old.environment)
-        tray = trays.pop(old.id, None) if trays else None
-        self.arrived_items -= len(arrival.rewards if tray is None else tray.rewards)
-        self.arrived_bytes -= arrival.num_bytes if tray is None else tray.num_bytes
-        if takes_items(old):
-            self.taking.pop((old.environment, old.problem_id), None)
-
-    def _fill_tray(self, rollout: RolloutRecord) -> None:
-        trays = self.trays.get(rollout.environment)
-        tray = trays.get(rollout.group_id) if trays else None
-        if trays is None or tray is None:
-            return
-        if not rollout.kept:
-            tray.refused.append(rollout.member)
-        tray.rewards.append(rollout.reward)
-        tray.num_bytes += rollout.num_bytes
-        tray.last_write_at = rollout.stored_at
-        if rollout.status.usable:
-            tray.lines.append(content_line(rollout))
-        trays.move_to_end(rollout.group_id)
-        self.arrived_items += 1
-        self.arrived_bytes += rollout.num_bytes
-
-    def restart_arrivals(self, now: float) -> None:
-        """Count the silence of every open group from now on, after the store was down."""
-        for trays in self.trays.values():
-            for tray in trays.values():
-                tray.last_write_at = now
-
     def _forget_members(self, group: GroupRecord) -> None:
         self.members.pop(group.id, None)
         self.annotations.pop(group.id, None)
@@ -341,7 +266,7 @@ class Ledger:
 
     def _apply_member(self, member: MemberRecord) -> None:
         if member.environment:
-            # Issued and settled at once, so there is no slot to keep.
+            # As with an item: it stands for one that was stored as three records.
             self.counts_of(member.environment, Purpose.TRAIN).members[member.state, _failure(member)] += 1
             return
         group = self.groups[member.group_id]
@@ -375,7 +300,7 @@ class Ledger:
 
     def _index_rollout(self, rollout: RolloutRecord) -> None:
         if rollout.form == "item":
-            self._fill_tray(rollout)
+            self.trays.fill(rollout)
         elif rollout.group_id in self.groups:
             self.rollouts[rollout.uid] = rollout
             self.rollouts_of.setdefault(rollout.group_id, []).append(rollout)
@@ -415,18 +340,6 @@ class Ledger:
         source, place = split_group_id(group_id)
         if place is not None:
             self.cursors[source] = max(self.cursors.get(source, (0, -1)), place)
-
-
-def takes_items(group: GroupRecord) -> bool:
-    """Whether the next item of its problem belongs to this group: it is open, or ready with room left and nobody has it yet."""
-    if group.arrival is None or group.state not in (GroupState.OPEN, GroupState.READY):
-        return False
-    return group.state is GroupState.OPEN or (len(group.arrival.rewards) < group.size and not group.arrival.timed_out)
-
-
-def content_line(rollout: RolloutRecord) -> str:
-    """A usable rollout in the text that a group's digest is taken of."""
-    return f"{rollout.member} {rollout.uid} {rollout.digest}"
 
 
 def is_free(member: MemberRecord) -> bool:

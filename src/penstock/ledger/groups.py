@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.errors import ConflictError, InvalidError, LimitError
-from penstock.ledger.book import Decision, Ledger, Past, content_line
+from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.credits import estimate, fits
 from penstock.ledger.selection import check_filter_laws, untrainable
 from penstock.ledger.states import move_group, move_member
+from penstock.ledger.trays import content_line
 from penstock.types import (
     AnnotationRecord,
     GroupRecord,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from penstock.types import GroupRecord, GroupState, Purpose, RolloutRecord, RolloutStatus
+from penstock.types import ArrivedItem, GroupRecord, GroupState, Purpose, RolloutRecord, RolloutStatus
 
 
 @dataclass(slots=True)
@@ -59,6 +59,12 @@ class New:
         for name, value in rollout.rewards.items():
             self.rewards.setdefault(name, Spread()).add(value)
 
+    def add_item(self, reward: float | None) -> None:
+        """One item more: its tokens are not ours to count."""
+        self.rollouts += 1
+        if reward is not None:
+            self.reward.add(reward)
+
 
 @dataclass(slots=True)
 class Pool:
@@ -103,6 +109,10 @@ class Pools:
         """A rollout was stored for a group."""
         if group.purpose is Purpose.TRAIN and rollout.status.usable and not rollout.stale:
             self.new.setdefault(group.environment, New()).add(rollout)
+
+    def accept_item(self, item: ArrivedItem) -> None:
+        """An item was stored for a group, and has not failed."""
+        self.new.setdefault(item.environment, New()).add_item(item.reward)
 
     def batch_made(self) -> None:
         """From here on everything is new."""

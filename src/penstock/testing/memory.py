@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from penstock import ledger as law
 from penstock.ledger import Decision, Ledger
-from penstock.types import AnnotationRecord, GroupRecord, Laws, LeaseRecord, MemberRecord, Plan, RolloutRecord
+from penstock.types import AnnotationRecord, ArrivedItem, GroupRecord, Laws, LeaseRecord, MemberRecord, Plan, RolloutRecord
 
 T = TypeVar("T")
 
@@ -35,6 +35,9 @@ class Memory:
                     self.stored_groups[record.id] = record
                 case RolloutRecord():
                     self.stored_rollouts[record.uid] = record
+                case ArrivedItem():
+                    self.stored_rollouts[record.uid] = record.rollout
+                    self.stored_members[record.group_id, record.member] = record.slot
                 case MemberRecord():
                     self.stored_members[record.group_id, record.member] = record
                 case AnnotationRecord():

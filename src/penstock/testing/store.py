@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, is_settled, places
+from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, is_settled, places, spread
 from penstock.buffer.store.protocol import StoredBody
 from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
 from penstock.errors import ConflictError, CorruptError, InvariantError, PenstockError, StoreError, StoreFullError, UnknownError
@@ -87,6 +87,7 @@ class MemoryStore:
     def submit(self, records: Sequence[Record]) -> Future[None]:
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
+        records = spread(records)
         try:
             self._refuse(records)
             frame = self._codec.encode(records, self._synced)

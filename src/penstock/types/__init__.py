@@ -11,6 +11,7 @@ Read it as a glossary, in this order:
 Nothing here has a clock, a file or a socket, and nothing here imports another part.
 """
 
+from penstock.types.arrivals import ArrivedItem
 from penstock.types.batch import RlExample, Sample, TensorEntry, WeightManifest
 from penstock.types.episodes import (
     Annotation,
@@ -53,6 +54,7 @@ __all__ = [
     "AnnotationRecord",
     "ArchiveFile",
     "Arrival",
+    "ArrivedItem",
     "BoolArray",
     "CheckpointRecord",
     "CutRequest",

@@ -1,12 +1,13 @@
 """What the buffer keeps of a run: its laws, and the table of all durable records.
 
 Every record belongs to one run, has a key inside it, and is stored whole; writing a record with the same key replaces the older one.
-`Payload` and `JournalEntry` are written once and never replaced.
+`Payload`, `ArrivedItem` and `JournalEntry` are written once and never replaced.
 
     run        RunRecord            laws and identity of a run
     source/..  GroupRecord          one group, its state, its credit, what it was cut into
     (g, m)     MemberRecord         one slot of a group
     uid        RolloutRecord        one stored try at a slot; its bytes are the Payload of the same uid
+    uid        ArrivedItem          an item of the compatible routes: slot, rollout and bytes in one
     (u, n, s)  AnnotationRecord     one annotation; its bytes are a Payload too
     session    SessionRecord        a worker that claims slots and must be heard of
     lease      LeaseRecord          groups that an outside consumer has, for a time or for good
@@ -25,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.types.arrivals import ArrivedItem
 from penstock.types.episodes import Purpose
 from penstock.types.groups import AnnotationRecord, GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
 from penstock.types.kept import ArchiveFile, JournalEntry, Moved, Payload
@@ -104,6 +106,7 @@ Record = (
     | Moved
     | LeaseRecord
     | ReaderRecord
+    | ArrivedItem
 )
 """Anything a store keeps."""
 

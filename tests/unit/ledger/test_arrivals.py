@@ -81,7 +81,7 @@ def test_a_group_with_enough_items_takes_the_others_until_it_is_read() -> None:
     assert (group.state, group.usable) == ("ready", 3)
     assert group.arrival is not None
     assert group.arrival.rewards == (1.0, 1.0, 1.0)
-    assert tray.ledger.arrived_items == 3
+    assert tray.ledger.trays.num_items == 3
 
 
 def test_silence_finishes_a_group_counted_from_its_last_item() -> None:
@@ -106,7 +106,7 @@ def test_a_silent_group_with_too_few_items_is_dropped_with_a_reason() -> None:
     tray.time_out()
     assert tray.state("a/0") == "dropped(timeout)"
     assert tray.write("late").late
-    assert tray.ledger.arrived_items == 0
+    assert tray.ledger.trays.num_items == 0
 
 
 def test_groups_that_time_out_together_have_different_places_in_the_order() -> None:
@@ -159,7 +159,7 @@ def test_everything_is_counted_as_it_is_stored() -> None:
     counted = law.recount(tray.stored_groups.values(), tray.stored_members.values())
     assert counted == law.balance(tray.ledger)
     assert counted[0].members == {"accepted": 2, "failed(null_reward)": 1}
-    assert (tray.ledger.arrived_items, law.imbalance(tray.ledger)) == (3, 0)
+    assert (tray.ledger.trays.num_items, law.imbalance(tray.ledger)) == (3, 0)
 
 
 def test_many_passes_are_found_again_without_being_remembered() -> None:

@@ -91,7 +91,7 @@ class Reader:
             await state.service.settled()
             if not state.is_open:
                 return Batch(read_id=None, num_items=0, meta_info=_meta(state.progress), items=None)
-            hooks = {name: self._hooks(name) for name in {*state.ledger.ready, *state.ledger.trays, state.task_type}}
+            hooks = {name: self._hooks(name) for name in {*state.ledger.ready, *state.ledger.trays.by_environment, state.task_type}}
             if any(each.overridden for each in hooks.values()):
                 return await self._read_through(hooks, batch_size)
             return await self._read_by_rewards(batch_size)
@@ -191,7 +191,7 @@ class Reader:
         for group in list(leasable(self._state.ledger, LeaseRequest())):
             if group.arrival is not None:
                 yield replace(Chosen.of(group), unfinished=self._when_unfinished(group))
-        for name, trays in list(self._state.ledger.trays.items()):
+        for name, trays in list(self._state.ledger.trays.by_environment.items()):
             if "is_valid_group" in hooks[name].overridden:
                 yield from [Chosen.of(self._as_if_finished(self._state.ledger.groups[group_id])) for group_id in trays]
 

@@ -69,8 +69,8 @@ class CompatService:
                 state.progress.arrived(item, pending.reply)
                 arrived = pending.reply
                 num_known += arrived.duplicate
-                if not (arrived.duplicate or arrived.late):
-                    state.bodies.add(arrived.rollout.group_id, arrived.rollout.member, StoredBody(item.uid, item.digest, item.body))
+                if arrived.item is not None and not arrived.late:
+                    state.bodies.add(arrived.item.group_id, arrived.item.member, StoredBody(item.uid, item.digest, item.body))
         except InputError:
             await service.settled()
             raise
@@ -87,7 +87,7 @@ class CompatService:
         ledger = self._state.ledger
         reader = ledger.readers.get(READER)
         return empty | {
-            "current_size": ledger.arrived_items,
+            "current_size": ledger.trays.num_items,
             "total_written": num_written(ledger),
             "total_read": reader.items if reader else 0,
             "last_read_id": reader.read_id if reader else None,
@@ -119,7 +119,7 @@ class CompatService:
 
     def _is_full(self, num_items: int, num_bytes: int) -> bool:
         ledger, most_bytes = self._state.ledger, self._config.max_buffer_bytes
-        return ledger.arrived_items + num_items > self._config.max_buffer_size or (most_bytes is not None and ledger.arrived_bytes + num_bytes > most_bytes)
+        return ledger.trays.num_items + num_items > self._config.max_buffer_size or (most_bytes is not None and ledger.trays.num_bytes + num_bytes > most_bytes)
 
     async def _room(self, items: Sequence[Item]) -> None:
         """Wait until a reader has made room. Raises `LimitError` if none does in time. What was stored before needs none."""
@@ -134,7 +134,7 @@ class CompatService:
             left = deadline - time.monotonic()
             if left <= 0:
                 ledger = self._state.ledger
-                raise LimitError(f"the buffer is full: {ledger.arrived_items} items with {ledger.arrived_bytes} bytes wait to be read", retry_after_seconds=5.0)
+                raise LimitError(f"the buffer is full: {ledger.trays.num_items} items with {ledger.trays.num_bytes} bytes wait to be read", retry_after_seconds=5.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), left)
 

@@ -83,7 +83,7 @@ class CompatState:
             return []
         self.look()
         ended: list[GroupRecord] = []
-        for environment in list(self.ledger.trays):
+        for environment in list(self.ledger.trays.by_environment):
             decide = partial(Buffer.time_out, run=self.config.run, rules=self.settings(environment).rules, environment=environment)
             for _ in range(TIMED_OUT_RUNS):
                 groups = self.service.decided(decide).reply

@@ -27,6 +27,7 @@ from penstock.buffer.store._rows import (
     payload_of,
     payload_row,
 )
+from penstock.buffer.store.places import spread
 from penstock.errors import ConflictError, CorruptError, InvalidError, InvariantError, PenstockError
 from penstock.types import JournalEntry, Moved, Payload, Record
 
@@ -65,6 +66,7 @@ class ChangeSet:
 
 def change_set(records: Sequence[Record]) -> ChangeSet:
     """`records` ready for the writer. Raises `InvalidError` for a record that cannot be encoded, `InvariantError` for one whose columns cannot be kept."""
+    records = spread(records)
     rows: list[tuple[str, Row]] = []
     payloads: list[Payload] = []
     entries: list[JournalEntry] = []

@@ -6,7 +6,8 @@ uid and by its group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from penstock.ledger.book import split_group_id
 from penstock.types import (
     AnnotationRecord,
     ArchiveFile,
+    ArrivedItem,
     CheckpointRecord,
     GroupRecord,
     GroupState,
@@ -70,6 +72,11 @@ def places(record: Record) -> tuple[Place, ...]:
     ((('journal', 'demo', 'e7'), 2),)
     """
     return _PLACES[type(record)](record)
+
+
+def spread(records: Iterable[Record]) -> tuple[Record, ...]:
+    """`records` with the three that each item stands for in its place, for a store that keeps items as it keeps rollouts."""
+    return tuple(chain.from_iterable((each.payload, each.rollout, each.slot) if isinstance(each, ArrivedItem) else (each,) for each in records))
 
 
 def cursor(group_id: str) -> tuple[str, int, int] | None:
