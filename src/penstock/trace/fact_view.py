@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import xxhash
 
@@ -42,34 +41,57 @@ class RolloutFacts:
 
 def facts(rollout: Rollout, *, policy: str = "policy") -> RolloutFacts:
     """Count the kept branches of a rollout. Abandoned ones and the versions of other policies do not show in it."""
-    segments = [segment for segment, kept in zip(rollout.trace.segments, kept_segments(rollout.trace), strict=True) if kept]
-    ours = [run for segment in segments if segment.source is Source.SAMPLED for run in segment.versions if run.policy == policy]
-    by_version: Counter[int] = Counter()
-    for run in ours:
-        by_version[run.version] += run.count
-    prefix_tokens, prefix_digest = _prefix(rollout.trace, policy)
+    segments = rollout.trace.segments
+    kept, path = (segments, range(len(segments))) if _is_one_path(segments) else _kept(rollout.trace)
+    by_version: dict[int, int] = {}
+    tokens = 0
+    for segment in kept:
+        tokens += len(segment.ids)
+        if segment.source is Source.SAMPLED:
+            for run in segment.versions:
+                if run.policy == policy:
+                    by_version[run.version] = by_version.get(run.version, 0) + run.count
+    versions = tuple(sorted(by_version))
+    prefix_tokens, prefix_digest = _prefix(segments, path, policy)
     return RolloutFacts(
-        tokens=sum(len(segment.ids) for segment in segments),
-        sampled_tokens=by_version.total(),
+        tokens=tokens,
+        sampled_tokens=sum(by_version.values()),
         prefix_tokens=prefix_tokens,
         prefix_digest=prefix_digest,
-        versions=tuple(sorted(by_version)),
-        version_tokens=tuple(by_version[version] for version in sorted(by_version)),
+        versions=versions,
+        version_tokens=tuple([by_version[version] for version in versions]),
     )
 
 
-def _prefix(trace: Trace, policy: str) -> tuple[int, str]:
+def _is_one_path(segments: Sequence[Segment]) -> bool:
+    """Whether all is kept and nothing ever forked, as in most traces: then there are no branches to look for."""
+    previous = None
+    for index, segment in enumerate(segments):
+        if segment.parent != previous or segment.abandoned is not None:
+            return False
+        previous = index
+    return True
+
+
+def _kept(trace: Trace) -> tuple[Sequence[Segment], Sequence[int]]:
+    """The kept segments, and the numbers of those on the first kept path."""
+    segments = [segment for segment, kept in zip(trace.segments, kept_segments(trace), strict=True) if kept]
+    return segments, next(iter(kept_paths(trace)), ())
+
+
+def _prefix(segments: Sequence[Segment], path: Iterable[int], policy: str) -> tuple[int, str]:
     """Length and digest of what `prefix_tree` may share with other rollouts."""
-    digest = xxhash.xxh3_128()
+    shared: list[bytes] = []
     num_tokens = 0
-    for index in next(iter(kept_paths(trace)), ()):
-        segment = trace.segments[index]
-        length = _shareable_length(segment, policy)
-        digest.update(segment.ids[:length].astype("<i4", copy=False).tobytes())
-        num_tokens += length
-        if length < len(segment.ids):
+    for index in path:
+        ids = segments[index].ids
+        length = _shareable_length(segments[index], policy)
+        if length:
+            shared.append(ids[:length].astype("<i4", copy=False).tobytes())
+            num_tokens += length
+        if length < len(ids):
             break
-    return num_tokens, digest.hexdigest()
+    return num_tokens, xxhash.xxh3_128_hexdigest(b"".join(shared))
 
 
 def _shareable_length(segment: Segment, policy: str) -> int:
@@ -78,4 +100,9 @@ def _shareable_length(segment: Segment, policy: str) -> int:
         return 0
     if segment.source is not Source.SAMPLED:
         return len(segment.ids)
-    return sum(run.count for run in takewhile(lambda run: run.policy != policy, segment.versions))
+    length = 0
+    for run in segment.versions:
+        if run.policy == policy:
+            break
+        length += run.count
+    return length

@@ -12,6 +12,7 @@ from penstock.wire._canonical import canonical_json, checksum, digest
 from penstock.wire._envelope import SCHEMA, check_noun, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
 from penstock.wire._rules import check_id
 from penstock.wire._strict import MAX_DEPTH, parse_json
+from penstock.wire._views import view_rollouts
 
 __all__ = [
     "MAX_DEPTH",
@@ -33,5 +34,6 @@ __all__ = [
     "parse_json",
     "read_body",
     "split_items",
+    "view_rollouts",
     "write_body",
 ]

@@ -223,8 +223,11 @@ def _noun(noun: type) -> Check | None:
     found = ((field.name, _field(noun, field.name, hints[field.name])) for field in dataclasses.fields(noun))
     checks = tuple((name, check, _empty_is_right(hints[name], check)) for name, check in found if check is not None)
     rule = RULES.get(noun)
-    if not checks and rule is None:
-        return None
+    return _fields(checks, rule) if checks or rule is not None else None
+
+
+def _fields(checks: tuple[tuple[str, Check, bool], ...], rule: Callable[[Any], None] | None) -> Check:
+    """The check of a noun by its fields, each with a name, a check and whether to pass over what is empty, and by the rule between them."""
 
     def check(value: Any, around: int) -> None:
         for name, check_field, skip_empty in checks:
@@ -239,3 +242,23 @@ def _noun(noun: type) -> Check | None:
             rule(value)
 
     return check
+
+
+@cache
+def json_check_of(hint: Any) -> Check | None:
+    """The part of `check_of` that looks at JSON values, for nouns of which all else is known to be right; None if a type holds none."""
+    if hint is Any:
+        return require_json
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return next((found for member in arguments if (found := json_check_of(member)) is not None), None)
+    if origin in (tuple, list):
+        return _sequence(json_check_of(arguments[0]))
+    if origin is Mapping:
+        return _mapping(json_check_of(arguments[1]))
+    if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
+        return None
+    hints = typing.get_type_hints(hint)
+    with_json = ((name, member, check) for name, member in hints.items() if (check := json_check_of(member)) is not None)
+    checks = tuple((name, check, get_origin(member) in (tuple, list, Mapping)) for name, member, check in with_json)
+    return _fields(checks, None) if checks else None

@@ -40,8 +40,11 @@ from penstock.types import (
 from penstock.wire._fault import Fault
 from penstock.wire._strict import show
 
-_ID = re.compile(r"[A-Za-z0-9_.:/@+=%~-]{1,256}")
-_DIGEST = re.compile(r"[A-Za-z0-9_:-]{0,128}")
+ID_PATTERN = r"[A-Za-z0-9_.:/@+=%~-]{1,256}"
+"""An id, but for the two dots that it may not have in a row."""
+DIGEST_PATTERN = r"[A-Za-z0-9_:-]{0,128}"
+_ID = re.compile(ID_PATTERN)
+_DIGEST = re.compile(DIGEST_PATTERN)
 
 IDS: dict[type, frozenset[str]] = {
     noun: frozenset(names.split())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -23,6 +24,7 @@ MAX_DEPTH = 32
 """Objects and lists inside each other that a body may have."""
 
 _CONTAINERS = frozenset((dict, list))
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
 _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _STEPS = bytes.maketrans(_BRACKETS, b"\x01\xff\x01\xff")
@@ -190,6 +192,6 @@ def has_lone_surrogate(text: str) -> bool:
 
 
 def show(value: object) -> str:
-    """`value` for a message: one line, no control characters, at most about 80 characters."""
-    text = ascii(value) if isinstance(value, str) else repr(value)
+    """`value` for a message: one line, no control characters, at most about 80 characters, and nothing about where it lies in memory."""
+    text = ascii(value) if isinstance(value, str) else _ADDRESS.sub("", repr(value))
     return text if len(text) <= 80 else f"{text[:77]}..."

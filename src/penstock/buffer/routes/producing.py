@@ -12,7 +12,7 @@ from starlette.responses import Response
 from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer, Pending
-from penstock.buffer.intake import rollout_intake
+from penstock.buffer.intake import Intake, rollout_intakes
 from penstock.buffer.routes.reading import RUN, body_of, check_count, check_run, check_wait, content_type, id_of, query_number, run_of
 from penstock.buffer.service import BufferService
 from penstock.errors import InputError, InvalidError, LimitError
@@ -20,7 +20,7 @@ from penstock.httpd import Scope, msgpack_reply, reply
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
 from penstock.httpd.replies import ErrorFacts, error_headers
 from penstock.types import JournalEntry, Rollout, SessionRecord
-from penstock.wire import ContentType, check_id, join_items, split_items
+from penstock.wire import check_id, join_items, split_items
 
 MOST_SLOTS = 4096
 """Slots that one claim may ask for."""
@@ -101,7 +101,8 @@ async def _write_rollouts(service: BufferService, request: Request) -> Response:
     """Each rollout is answered on its own. The status tells of a refusal only if nothing at all was taken: then it is that of the first."""
     run, form = run_of(request), content_type(request)
     await check_run(service, run)
-    decided = [_decide_write(service, run, body, form) for body in split_items(await request.body(), form)]
+    came = rollout_intakes(run, split_items(await request.body(), form), form, service.now())
+    decided = [_decide_write(service, run, intake) for intake in came]
     await service.settled()
     answers = tuple([await _written(service, answer) for answer in decided])
     refusals = [answer.error for answer in decided if isinstance(answer, _Refused)]
@@ -120,14 +121,14 @@ class _Refused:
     error: InputError
 
 
-def _decide_write(service: BufferService, run: str, body: bytes, form: ContentType) -> Pending[law.Accepted] | _Refused:
-    uid = None
+def _decide_write(service: BufferService, run: str, intake: Intake | InputError) -> Pending[law.Accepted] | _Refused:
+    if isinstance(intake, InputError):
+        return _Refused(None, intake)
+    rollout, payload = intake
     try:
-        rollout, payload = rollout_intake(run, body, form)
-        uid = rollout.uid
         return service.decided(lambda buffer: buffer.accept(run, rollout, payload))
     except InputError as error:
-        return _Refused(uid, error)
+        return _Refused(rollout.uid, error)
 
 
 async def _written(service: BufferService, answer: Pending[law.Accepted] | _Refused) -> api.Written:
