@@ -6,10 +6,10 @@ A label may be any hashable value. Rows of one group need not be neighbours. `_N
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from penstock.types import Float64Array
 Labels = npt.NDArray[Any] | Iterable[Hashable]
 """One label per row. Labels that Python calls equal are one group, so 1, 1.0 and True are the same."""
 IntpArray = npt.NDArray[np.intp]
+Rows = slice | IntpArray
+"""Some of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,11 +62,35 @@ class Groups:
         index_M = self.index_N[rows_M]
         return Groups(index_N=index_M, sizes_P=np.bincount(index_M, minlength=len(self.sizes_P)))
 
+    def renumbered(self, rows: Rows) -> Groups:
+        """As `of_rows`, with numbers of its own: it costs what those rows cost, however many groups there are."""
+        return _of_integers(self.index_N[rows])
+
     def split_by(self, other: Groups) -> Groups:
         """Groups of the rows that are together both here and there."""
-        pairs_N = self.index_N * len(other.sizes_P) + other.index_N
-        index_N = _number_integers(pairs_N) if len(pairs_N) else pairs_N
-        return Groups(index_N=index_N, sizes_P=np.bincount(index_N))
+        return _of_integers(self.index_N * len(other.sizes_P) + other.index_N)
+
+    def order(self) -> IntpArray:
+        """The rows group by group, those of one group in the order they came."""
+        # Numbers of 16 bits are sorted in linear time.
+        narrow_N = self.index_N.astype(np.uint16) if len(self.sizes_P) <= 1 << 16 else self.index_N
+        return np.argsort(narrow_N, kind="stable")
+
+    def stretches(self, least_rows: int) -> Iterator[Rows]:
+        """All rows in parts of whole groups, each part of `least_rows` or a little more, so that what is computed on one part stays in the cache."""
+        num_rows = len(self.index_N)
+        if num_rows <= least_rows:
+            yield slice(0, num_rows)
+            return
+        starts_R = _starts(self.index_N)
+        order_N = None
+        if len(starts_R) > np.count_nonzero(self.sizes_P):  # rows of different groups are mixed
+            order_N = self.order()
+            starts_R = _starts(self.index_N[order_N])
+        nearest_R = np.searchsorted(starts_R, np.arange(least_rows, num_rows, least_rows))
+        cuts = dict.fromkeys([0, *np.append(starts_R, num_rows)[nearest_R].tolist(), num_rows])
+        for start, stop in pairwise(cuts):
+            yield slice(start, stop) if order_N is None else order_N[start:stop]
 
 
 def groups_of(labels: Labels, num_rows: int, *, name: str = "group") -> Groups:
@@ -76,22 +102,16 @@ def groups_of(labels: Labels, num_rows: int, *, name: str = "group") -> Groups:
     column = _column(labels, name)
     if len(column) != num_rows:
         raise ValueError(f"{name} has {len(column)} labels for {num_rows} rows; there must be one label per row")
-    if num_rows == 0:
-        index_N = np.zeros(0, dtype=np.intp)
-    elif isinstance(column, np.ndarray):
-        index_N = _number_integers(column)
-    else:
-        index_N = _number_hashables(column, name)
+    if isinstance(column, np.ndarray):
+        return _of_integers(column)
+    index_N = _number_hashables(column, name)
     return Groups(index_N=index_N, sizes_P=np.bincount(index_N))
 
 
 def check_inside(inner: Groups, outer: Groups, *, inner_name: str, outer_name: str, labels: Labels) -> None:
     """Refuse an inner group (a trajectory, say) whose rows lie in several outer ones. `labels` are the outer ones, for the message."""
-    # What an inner group's first row says stands once for the group, and is dealt out to its rows in one go.
-    astray_N = outer.index_N != outer.index_N[inner.first_row_P][inner.index_N]
-    if astray_N.any():
-        row = int(np.argmax(astray_N))
-        first = int(inner.first_row_P[inner.index_N[row]])
+    if (astray := _astray(outer.index_N, inner)) is not None:
+        row, first = astray
         # An iterator is used up by now; then the numbers of the groups must do.
         shown = labels.tolist() if isinstance(labels, np.ndarray) else labels if isinstance(labels, (list, tuple)) else outer.index_N.tolist()
         raise ValueError(f"{outer_name}[{row}] is {shown[row]!r}, but row {first} of the same {inner_name} has {shown[first]!r}; it must be one")
@@ -99,11 +119,21 @@ def check_inside(inner: Groups, outer: Groups, *, inner_name: str, outer_name: s
 
 def check_equal_inside(values_N: Float64Array, inner: Groups, *, name: str, inner_name: str) -> None:
     """Refuse values that differ between rows of one inner group."""
-    astray_N = values_N != values_N[inner.first_row_P][inner.index_N]
-    if astray_N.any():
-        row = int(np.argmax(astray_N))
-        first = int(inner.first_row_P[inner.index_N[row]])
+    if (astray := _astray(values_N, inner)) is not None:
+        row, first = astray
         raise ValueError(f"{name}[{row}] is {values_N[row]}, but row {first} of the same {inner_name} has {values_N[first]}; it must be one")
+
+
+def _astray(values_N: npt.NDArray[Any], inner: Groups) -> tuple[int, int] | None:
+    """The first row whose value differs from that of the first row of its group, and that row; None if there is none."""
+    # What one row says stands once for its group, and is dealt out to all of them in one go.
+    value_P = np.zeros(len(inner.sizes_P), dtype=values_N.dtype)
+    value_P[inner.index_N] = values_N
+    if (values_N == value_P[inner.index_N]).all():
+        return None
+    first_N = inner.first_row_P[inner.index_N]
+    row = int(np.argmax(values_N != values_N[first_N]))
+    return row, int(first_N[row])
 
 
 def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Hashable]:
@@ -127,7 +157,22 @@ def _column(labels: Labels, name: str) -> npt.NDArray[np.integer[Any]] | list[Ha
     return column
 
 
+def _of_integers(labels_N: npt.NDArray[np.integer[Any]]) -> Groups:
+    index_N = _number_integers(labels_N)
+    return Groups(index_N=index_N, sizes_P=np.bincount(index_N))
+
+
+def _starts(index_N: IntpArray) -> IntpArray:
+    """Rows that begin a run of equal numbers."""
+    starts_N = np.empty(len(index_N), dtype=np.bool_)
+    starts_N[:1] = True
+    np.not_equal(index_N[1:], index_N[:-1], out=starts_N[1:])
+    return np.flatnonzero(starts_N)
+
+
 def _number_integers(labels_N: npt.NDArray[np.integer[Any]]) -> IntpArray:
+    if not len(labels_N):
+        return np.zeros(0, dtype=np.intp)
     low, high = int(labels_N.min()), int(labels_N.max())
     # A table with a few unused places is many times cheaper than a sort; a sparse range (hashes) would make it too big.
     if high - low <= 4 * len(labels_N) + 1024:

@@ -15,7 +15,7 @@ class Timeline:
     def __init__(self, trajectories: Groups) -> None:
         index_N = trajectories.index_N
         in_order = bool((index_N[1:] >= index_N[:-1]).all())
-        self._order_N: IntpArray | None = None if in_order else np.argsort(index_N, kind="stable")
+        self._order_N: IntpArray | None = None if in_order else trajectories.order()
         sorted_N = index_N if self._order_N is None else index_N[self._order_N]
         self._rows_after_N: IntpArray = np.cumsum(trajectories.sizes_P)[sorted_N]
         self._rows_after_N -= np.arange(1, len(index_N) + 1)

@@ -19,6 +19,8 @@ from penstock.types import BoolArray, Float64Array
 COMBINATIONS = ("additive", "omega")
 STATISTICS = ("trajectories", "steps")
 SINGLETONS = ("zero", "raw")
+_ROWS_AT_ONCE = 1 << 15
+"""256 KB a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,22 +88,26 @@ def gigpo(
     trajectories = groups_of(trajectory, len(rewards_N), name="trajectory")
     groups = groups_of(group, len(rewards_N))
     check_inside(trajectories, groups, inner_name="trajectory", outer_name="group", labels=group)
-    scores_N = _scores(scores, rewards_N, trajectories)
+    scores_N = None if scores is None else matching_column(scores, len(rewards_N), name="scores")
+    if scores_N is not None:
+        check_equal_inside(scores_N, trajectories, name="scores", inner_name="trajectory")
     anchors, anchored_N = anchored(anchor, groups, similarity=similarity)
-    episode_N = episode_part(scores_N, trajectories, groups, norm=norm, stats_over=stats_over, singleton=singleton)
-    returns_N = returns_along(rewards_N, Timeline(trajectories), gamma)
-    step_N = step_part(returns_N, groups.split_by(anchors), anchored_N, norm=norm)
     weights = (1.0, w) if combine == "additive" else (omega, 1.0 - omega)
-    total_N = saturated_sum(saturated(episode_N, weights[0]), saturated(step_N, weights[1]))
+    # All four columns in one piece: an allocator keeps large pieces for the next call, and hands out fresh pages for each of several smaller ones.
+    total_N, episode_N, step_N, returns_N = np.empty((4, len(rewards_N)))
+    # No row depends on rows of other groups, so that large columns are worked on a few groups at a time.
+    for rows in groups.stretches(_ROWS_AT_ONCE):
+        own, peers = trajectories.renumbered(rows), groups.renumbered(rows)
+        scores_M = _sums(rewards_N[rows], own) if scores_N is None else scores_N[rows]
+        episode_N[rows] = episode_M = episode_part(scores_M, own, peers, norm=norm, stats_over=stats_over, singleton=singleton)
+        returns_N[rows] = returns_M = returns_along(rewards_N[rows], Timeline(own), gamma)
+        step_N[rows] = step_M = step_part(returns_M, peers.split_by(anchors.renumbered(rows)), anchored_N[rows], norm=norm)
+        total_N[rows] = saturated_sum(saturated(episode_M, weights[0]), saturated(step_M, weights[1]))
     return GigpoAdvantages(total=total_N, episode=episode_N, step=step_N, returns=returns_N)
 
 
-def _scores(scores: npt.ArrayLike | None, rewards_N: Float64Array, trajectories: Groups) -> Float64Array:
-    """The score of each row's trajectory."""
-    if scores is not None:
-        scores_N = matching_column(scores, len(rewards_N), name="scores")
-        check_equal_inside(scores_N, trajectories, name="scores", inner_name="trajectory")
-        return scores_N
+def _sums(rewards_N: Float64Array, trajectories: Groups) -> Float64Array:
+    """The sum of rewards of each row's trajectory."""
     scale = headroom(int(trajectories.sizes_P.max(initial=0)), rewards_N)
     return saturated(trajectories.sums(saturated(rewards_N, scale)), 1.0 / scale)[trajectories.index_N]
 
