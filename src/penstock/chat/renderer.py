@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from penstock.chat.frames import Frame, NoFrameError, can_frame, frame_of, placeholders, watch
 from penstock.chat.messages import RESERVED, as_json, copied
 from penstock.chat.vocabulary import Vocabulary
 from penstock.errors import ConfigError, InvalidError
@@ -27,7 +28,7 @@ class TemplateSource:
 
     def __init__(self, text: str, now: datetime | None) -> None:
         self.environment = _environment(now)
-        self.text = text
+        self.text, self.now = text, now
         try:
             self.tree = self.environment.parse(text)
         except (jinja2.TemplateError, RecursionError) as error:
@@ -78,16 +79,18 @@ class Renderer:
         self._variables = dict(variables)
         self._marked_variables = {name: vocabulary.mark(value) if isinstance(value, str) else value for name, value in variables.items()}
         self._composed = frozenset(composed)
+        self._watched: jinja2.Template | None = None
+        if not composed and can_frame(source.tree):
+            watched = _environment(source.now)
+            watch(watched)
+            self._watched = watched.from_string(source.mark(vocabulary))
         # An assistant's text may hold what its author did not flag as special, and what the template itself looks for in it.
         cut_words = frozenset(source.cut_words)
         self._own_tags = frozenset(token.spelling for token in vocabulary.tokens if not token.special or token.spelling in cut_words)
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Json] | None = None, *, add_generation_prompt: bool = True) -> str:
         """The conversation as text with marks. Raises `InvalidError` if the template refuses it."""
-        plain = [self._shield(as_json(message)) for message in messages]
-        for message in plain:
-            if message["role"] == "assistant":
-                message["content"] = self.as_own(message["content"])
+        plain = [self._plain(message) for message in messages]
         text = self._render(self._marked, {**self._marked_variables, "messages": plain, "tools": self._shield(copied(tools))}, add_generation_prompt)
         return self._vocabulary.mark(text, only=self._composed).replace(_BREAK, "") if self._composed else text
 
@@ -96,9 +99,29 @@ class Renderer:
         plain = [as_json(message) for message in messages]
         return self._render(self._unmarked, {**self._variables, "messages": plain, "tools": copied(tools)}, add_generation_prompt)
 
+    def frame(self, before: Sequence[Message], roles: Sequence[str], tools: Sequence[Json] | None, *, start: Callable[[str], int | None]) -> Frame | None:
+        """What is written from `start` on (a place in the whole text) around the texts of messages of these roles behind `before`; None if that depends."""
+        if self._watched is None or "assistant" in roles:
+            return None
+        texts, notes = placeholders(len(roles))
+        messages = [self._plain(message) for message in before] + [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        try:
+            text = self._render(self._watched, {**self._marked_variables, "messages": messages, "tools": copied(tools)}, True)
+            place = start(text)
+            return None if place is None else frame_of(text[place:], len(roles), notes)
+        except (NoFrameError, InvalidError):
+            return None
+
     def as_own(self, text: str) -> str:
         """How a reply's text stands in what is rendered."""
         return self._vocabulary.mark(text, only=self._own_tags)
+
+    def _plain(self, message: Message) -> dict[str, Any]:
+        """A message as the template gets it."""
+        plain: dict[str, Any] = self._shield(as_json(message))
+        if message.role == "assistant":
+            plain["content"] = self.as_own(plain["content"])
+        return plain
 
     def _shield(self, value: Any) -> Any:
         """`value` with the spellings of composed tokens broken, so that only the template can put them together."""

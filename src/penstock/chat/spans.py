@@ -7,16 +7,13 @@ the white space at both ends of a text, so that templates may trim it. A templat
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-
-import numpy as np
 
 from penstock.chat.messages import RESERVED
 from penstock.chat.pieces import Piece
 from penstock.chat.vocabulary import Encoded
-from penstock.types import Message, Source
+from penstock.types import Int32Array, Message, Source
 
 _OPEN, _CLOSE = RESERVED[1], RESERVED[2]
 _FIRST_NUMBER = 0xF0000
@@ -65,20 +62,28 @@ def plain_spans(rendered: str, contents: Sequence[str]) -> list[Span] | None:
 
 
 def labelled(encoded: Encoded, spans: Sequence[Span]) -> tuple[Piece, ...]:
-    """The tokens, cut where the message changes. A token that holds any character of a message's text belongs to the message."""
-    num_tokens = len(encoded.ids)
-    owners_T = np.full(num_tokens, -1, np.int64)
+    """The tokens, cut where the message changes. A token that holds any character of a message's text belongs to the message, to the last of several."""
+    cuts: list[tuple[int, int | None]] = [(0, None)]
+    """Where a run of tokens begins, and whose they are."""
     for span in spans:
-        first = int(np.searchsorted(encoded.ends, span.start, side="right"))
-        owners_T[first : int(np.searchsorted(encoded.starts, span.stop, side="left"))] = span.index
-    cuts = [0, *(np.flatnonzero(np.diff(owners_T)) + 1).tolist(), num_tokens]
-    pieces = []
-    for start, stop in pairwise(cuts):
-        if stop > start:
-            owner = int(owners_T[start])
-            source = Source.TEMPLATE if owner < 0 else Source.ENV
-            pieces.append(Piece(ids=encoded.ids[start:stop], source=source, message_index=None if owner < 0 else owner))
-    return tuple(pieces)
+        first = int(encoded.ends.searchsorted(span.start, side="right"))
+        behind = int(encoded.starts.searchsorted(span.stop, side="left"))
+        if behind > first:
+            while cuts and cuts[-1][0] >= first:
+                cuts.pop()
+            cuts += [(first, span.index), (behind, None)]
+    return tuple(_pieces(encoded.ids, cuts))
+
+
+def _pieces(ids: Int32Array, cuts: Sequence[tuple[int, int | None]]) -> Iterator[Piece]:
+    """The runs of tokens; neighbours with the same owner are one."""
+    start, owner = cuts[0]
+    for next_start, next_owner in (*cuts[1:], (len(ids), -1)):
+        if next_owner == owner:
+            continue
+        if next_start > start:
+            yield Piece(ids=ids[start:next_start], source=Source.TEMPLATE if owner is None else Source.ENV, message_index=owner)
+        start, owner = next_start, next_owner
 
 
 def _bracket(content: str, index: int) -> str:

@@ -8,10 +8,12 @@ from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 
+import msgspec
 import xxhash
 
 from penstock.chat.files import TemplateFiles, read_files
 from penstock.chat.forks import fork
+from penstock.chat.frames import Frame
 from penstock.chat.history import PROBE, examine, keeps_reply, tool_call_turn, trials
 from penstock.chat.messages import check_messages, check_text
 from penstock.chat.pieces import Fork, Known, Rendered, Reply, Rewrite, joined_ids, shifted, without_first
@@ -23,6 +25,9 @@ from penstock.types import Int32Array, Json, Message
 
 _TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
 """Tokens by which models think and use tools; they steer, even where their tokenizer does not say so and the template does not write them."""
+_FRONT = frozenset({Rewrite.FRONT})
+_MOST_FRAMES = 256
+"""Kinds of messages, by roles and tools, for which it is remembered what a template writes around them."""
 _FIRST_QUESTION = Message(role="user", content="question")
 
 
@@ -48,6 +53,7 @@ class ChatTemplate:
             self._history = examine(self._render, self._vocabulary, source.cut_words)
         except InvalidError as error:
             raise ConfigError(f"the chat template does not render a plain question: {error}") from error
+        self._frames: dict[tuple[tuple[str, ...], bytes], Frame | None] = {}
         self.digest: str = xxhash.xxh3_128_hexdigest(repr((files.template, sorted(fixed.items()), now)).encode())
         """Of all that decides how messages become text."""
         self.tokenizer_digest: str = xxhash.xxh3_128_hexdigest(files.tokenizer_json.encode())
@@ -122,7 +128,8 @@ class ChatTemplate:
         if not self.extends(messages, reply):
             kinds = ", ".join(sorted(self._kinds(messages) - {Rewrite.TRIMS}))
             raise InvariantError(f"the chat template rewrites history ({kinds}): use refork" + ("" if reply else ", or try with the reply"))
-        text, spans = self._after_reply(messages, tools, reply, add_generation_prompt)
+        found = self._framed(messages, tools) if add_generation_prompt else None
+        text, spans = found or self._after_reply(messages, tools, reply, add_generation_prompt)
         end = self._vocabulary.mark_at(text, 0)
         assert end is not None, "a template without an end token for replies is not extended"
         pieces = labelled(self._vocabulary.encode(text), spans)
@@ -131,7 +138,10 @@ class ChatTemplate:
 
     def extends(self, messages: Sequence[Message], reply: Message | None = None) -> bool:
         """Whether a conversation that ends with `reply` goes on with `messages` and stays as it is. Without the reply: whatever it was."""
-        kinds = self._kinds(messages) - {Rewrite.TRIMS}
+        kinds = self._kinds(messages)
+        if not kinds:
+            return True
+        kinds -= {Rewrite.TRIMS}
         if not kinds or reply is None or kinds != {Rewrite.LAST_REPLY}:
             return not kinds
         try:
@@ -179,7 +189,30 @@ class ChatTemplate:
 
     def _kinds(self, messages: Sequence[Message]) -> frozenset[Rewrite]:
         # A role that the trials could not place is left to the full rendering, which places or refuses it.
-        return frozenset[Rewrite]().union(*(self.rewrites.get(message.role, {Rewrite.FRONT}) for message in messages))
+        if len(messages) == 1:
+            return self.rewrites.get(messages[0].role, _FRONT)
+        return frozenset[Rewrite]().union(*(self.rewrites.get(message.role, _FRONT) for message in messages))
+
+    def _framed(self, messages: Sequence[Message], tools: Sequence[Json] | None) -> tuple[str, list[Span]] | None:
+        """As `_after_reply`, from what the template wrote around other texts; None if it must be asked."""
+        for message in messages:
+            if message.role == "tool" or message.tool_calls or message.name is not None or message.tool_call_id is not None or not message.content.strip():
+                return None
+        roles = tuple([message.role for message in messages])
+        key = roles, msgspec.json.encode(tools) if tools else b""
+        if key not in self._frames:
+            if len(self._frames) >= _MOST_FRAMES:
+                self._frames.clear()
+            short = [_FIRST_QUESTION, *_probe_turns(messages, None)]
+            self._frames[key] = self._render.frame(short, roles, tools, start=lambda text: self._end_of_turn(text, structured=False))
+        frame, contents = self._frames[key], [message.content for message in messages]
+        if frame is None or not frame.fits(contents):
+            return None
+        text, spans = frame.parts[0], []
+        for index, (content, behind) in enumerate(zip(contents, frame.parts[1:], strict=True)):
+            spans.append(Span(index=index, start=len(text), stop=len(text) + len(content)))
+            text += content + behind
+        return text, spans
 
     def _contents(self, messages: Sequence[Message]) -> list[str]:
         """The texts as they stand in what is rendered."""

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -106,13 +107,16 @@ class Vocabulary:
         """Tokens of text with marks. What stands behind a mark is encoded as in the middle of a conversation, all else as at the start of one."""
         encoding = self._twin.encode(marked, add_special_tokens=False)
         plain_ids = encoding.ids
-        bounds = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        # One number after another: an array made of pairs costs more than all the rest of this.
+        bounds = np.fromiter(chain.from_iterable(encoding.offsets), np.int32, 2 * len(plain_ids)).reshape(-1, 2)
         # Some control tokens swallow white space beside them; they still stand for nothing but their marks.
         for token in [place for place, one in enumerate(plain_ids) if one in self._control_ids]:
             start = marked.index(LEAD, int(bounds[token, 0]))
             bounds[token] = start, start + 2
         # A token may stand for no character or share one with its neighbour; keep the bounds sorted for the searches that use them.
-        return Encoded(ids=np.array(plain_ids, np.int32), starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1]))
+        return Encoded(
+            ids=np.fromiter(plain_ids, np.int32, len(plain_ids)), starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1])
+        )
 
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
