@@ -16,11 +16,14 @@ from penstock.errors import InvalidError
 from penstock.types import Float32Array, Int32Array, NamedArrays, Trace
 from penstock.wire import check_noun
 
-_LARGEST_ID = int(np.iinfo(np.int32).max)
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+_LARGEST_ID, _LEAST_LOGPROB = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).min)
 
 
 def as_ids(ids: npt.ArrayLike) -> Int32Array:
     """`ids` as an int32 array of its own. Raises `InvalidError` if that would change a value."""
+    if type(ids) is np.ndarray and ids.dtype == _INT32 and ids.size and ids.min() >= 0:
+        return ids.copy()
     array = _as_array(ids, "ids")
     if array.size == 0:
         return np.empty(array.shape, np.int32)
@@ -34,6 +37,9 @@ def as_ids(ids: npt.ArrayLike) -> Int32Array:
 
 def as_logprobs(logprobs: npt.ArrayLike) -> Float32Array:
     """`logprobs` as a float32 array of its own. What is right only after rounding is refused."""
+    # NaN compares false with everything.
+    if type(logprobs) is np.ndarray and logprobs.dtype == _FLOAT32 and logprobs.size and logprobs.max() <= 0 and logprobs.min() >= _LEAST_LOGPROB:
+        return logprobs.copy()
     array = _as_array(logprobs, "logprobs")
     if array.dtype.kind not in "fiu":
         raise InvalidError(f"logprobs must be numbers, got {array.dtype}")

@@ -15,6 +15,7 @@ Each call costs what it adds or goes back over, however long the history is; onl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from penstock.errors import InvalidError
 from penstock.trace._runs import Place, Run, Tokens, read_only
 from penstock.trace.checks import as_arrays, as_ids, as_logprobs, check_trace, checked_number
-from penstock.types import InferenceMetadata, Int32Array, Mark, Message, Segment, Source, StepFacts, Trace, VersionRun
+from penstock.types import InferenceMetadata, Int32Array, Mark, Message, SamplerFacts, Segment, Source, StepFacts, Trace, Usage, VersionRun
 from penstock.wire import check_noun
 
 
@@ -55,6 +56,8 @@ class Recorder:
     _known_place: Place | None = None
     _known_ids: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
     """The tokens on the path to `_known_place`: where somebody last looked, so that the next look need not go back to the beginning."""
+    _known_sampler: SamplerFacts | None = None
+    """Facts in which nothing was found wrong. All replies of an episode mostly share one object of them."""
 
     @classmethod
     def resume(cls, trace: Trace) -> Self:
@@ -148,7 +151,7 @@ class Recorder:
             raise InvalidError(f"no message is open for the message of {message.role!r}")
         mark = Mark(message=message, start=self._message_start, stop=len(self._runs), inference=inference, timestamp=timestamp)
         if reward is None and rewards is None and step is None:
-            _check_fresh(mark)
+            self._check_fresh(mark)
         else:
             mark = _with_later_facts(mark, reward, rewards, step)
         self._marks.append(mark)
@@ -265,6 +268,15 @@ class Recorder:
         if self._message_start is not None:
             raise InvalidError(f"cannot {verb} while a message is open: its tokens must be one chain")
 
+    def _check_fresh(self, mark: Mark) -> None:
+        """Check a mark without rewards and facts. Of most messages nothing but their text could be wrong, and a full look costs as much as recording them."""
+        message, inference = mark.message, mark.inference
+        is_known = inference is None or (inference.sampler is self._known_sampler and _is_counted(inference.usage) and _is_text(inference.finish_reason))
+        if is_known and not message.tool_calls and _is_text(message.role, message.content, message.tool_call_id or "", message.name or ""):
+            return
+        check_noun(mark)
+        self._known_sampler = None if inference is None else inference.sampler
+
     def _check_mark(self, mark: int) -> None:
         if not 0 <= mark < len(self._marks):
             raise InvalidError(f"mark must be the number of one of {len(self._marks)} closed messages, got {mark}")
@@ -274,11 +286,10 @@ class Recorder:
             raise InvalidError(f"span must be one that this recorder gave, got {span}")
 
 
-def _check_fresh(mark: Mark) -> None:
-    """Check a mark without rewards and facts. Of most messages nothing but their text could be wrong, and a full look costs as much as recording them."""
-    message = mark.message
-    if message.tool_calls or mark.inference is not None or not _is_text(message.role, message.content, message.tool_call_id or "", message.name or ""):
-        check_noun(mark)
+def _is_counted(usage: Usage) -> bool:
+    """Whether all are numbers that can be sent."""
+    counts = usage.prompt_tokens, usage.cached_tokens, usage.sampled_tokens
+    return all(type(count) is int and 0 <= count < 2**63 for count in counts) and type(usage.seconds) is float and 0.0 <= usage.seconds < math.inf
 
 
 def _is_text(*values: str) -> bool:
