@@ -27,12 +27,11 @@ from _report import Result, against, arguments, at_least, bounded, report
 from penstock.chat import ChatTemplate, write_byte_tokenizer
 from penstock.envs import Observation
 from penstock.envs import Reply as Said
-from penstock.inference.client import InferenceClient, Reply
+from penstock.inference.client import InferenceClient, Reply, Sampler
 from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.episode import Setting, Ticket, run_episode
-from penstock.rollout.policy import Sampler
 from penstock.rollout.servers import Servers
 from penstock.types import InferenceMetadata, Message, Problem, Rollout, RolloutStatus, VersionRun
 

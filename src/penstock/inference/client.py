@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConflictError, FencedError, InfraError, InvalidError, LimitError, PenstockError, WeightsError
+from penstock.inference.bodies import PromptTexts, completion_body
 from penstock.process.credentials import authorization
 from penstock.types import (
     Float32Array,
@@ -28,6 +29,8 @@ from penstock.types import (
     WeightManifest,
 )
 from penstock.wire.connections import Wire
+
+__all__ = ["InferenceClient", "NoAnswer", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 _COMPLETIONS = "/v1/completions"
@@ -133,24 +136,19 @@ class InferenceClient:
 
         Raises `InvalidError` if the server refuses the request, `InfraError` if there is no answer within the deadline.
         """
-        body = _completion(ids, max_tokens, temperature, seed, stop, stop_ids, request_id)
-        return await self._again("POST", _COMPLETIONS, deadline_seconds, lambda seconds: self._completed(body, seconds))
+        body = completion_body(ids, max_tokens=max_tokens, temperature=temperature, seed=seed, stop=stop, stop_ids=stop_ids, request_id=request_id)
+        return await self._again("POST", _COMPLETIONS, deadline_seconds, lambda seconds: self.reply_once(body, deadline_seconds=seconds))
 
-    async def complete_once(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float,
-    ) -> Reply:
-        """As `complete`, but asks once. Raises `NoAnswer` where that would ask again or the answer cannot be read."""
-        body = _completion(ids, max_tokens, temperature, seed, stop, stop_ids, request_id)
-        return await self._completed(body, deadline_seconds)
+    async def reply_once(self, body: bytes, *, deadline_seconds: float) -> Reply:
+        """As `complete`, for a body that `completion_body` has made, and asks once.
+
+        Raises `NoAnswer` where `complete` would ask again, and if the answer cannot be read.
+        """
+        answer = await self._once("POST", _COMPLETIONS, body, deadline_seconds)
+        try:
+            return read_reply(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError, IndexError, TypeError, ValueError) as error:
+            raise NoAnswer(f"the answer of {self._base_url} cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
     async def served(self, *, deadline_seconds: float = 10.0) -> ServedWeights:
         """What the server samples with now."""
@@ -200,13 +198,6 @@ class InferenceClient:
             await self._clock.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
-    async def _completed(self, body: bytes, seconds: float) -> Reply:
-        answer = await self._once("POST", _COMPLETIONS, body, seconds)
-        try:
-            return read_reply(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError, IndexError, TypeError, ValueError) as error:
-            raise NoAnswer(f"the answer of {self._base_url} cannot be read: {type(error).__name__}: {error!s:.200}") from error
-
     async def _once(self, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
         """What the server says, asked once. Raises `NoAnswer`, or the error that a refusal was there."""
         try:
@@ -225,34 +216,11 @@ class InferenceClient:
         """Status, `Retry-After` and body of the answer."""
         if path == _COMPLETIONS and body is not None and self._wire is not None:
             answered = await self._wire.post(path, body, seconds=max(0.001, seconds))
-            return answered.status, answered.headers.get("retry-after"), answered.body
+            return answered.status, None if answered.status == 200 else answered.headers.get("retry-after"), answered.body
         assert self._session is not None, "use the client as an async context manager"
         timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
         async with self._session.request(method, self._base_url + path, data=body, headers=self._headers, timeout=timeout) as answer:
             return answer.status, answer.headers.get("Retry-After"), await answer.read()
-
-
-def _completion(
-    ids: Sequence[int] | Int32Array,
-    max_tokens: int,
-    temperature: float,
-    seed: int | None,
-    stop: Sequence[str],
-    stop_ids: Sequence[int],
-    request_id: str | None,
-) -> bytes:
-    body: dict[str, Any] = {
-        "prompt": np.asarray(ids).tolist(),
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "logprobs": 0,
-        "return_token_ids": True,
-    }
-    body |= {"seed": seed} if seed is not None else {}
-    body |= {"stop": list(stop)} if stop else {}
-    body |= {"stop_token_ids": list(stop_ids)} if len(stop_ids) else {}
-    body |= {"request_id": request_id} if request_id is not None else {}
-    return msgspec.json.encode(body)
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
+import math
 import re
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from penstock.envs import Env, Observation, Reply
@@ -18,6 +17,7 @@ from penstock.rollout.judging import Judgement, sum_of
 from penstock.rollout.policy import Action, Situation, as_action
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.setting import Setting, Ticket
+from penstock.rollout.waiting import Waits
 from penstock.types import Json, Message, Problem, Rollout, RolloutStatus, StepFacts, Trace
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Play:
         self.history_lengths: list[int] = []
         """How many messages there are before each step."""
         self._pattern = re.compile(self._limits.termination_regex) if self._limits.termination_regex else None
-        self._waited: defaultdict[str, float] = defaultdict(float)
+        self._waits = Waits(ticket.uid, setting.running, setting.clock)
         self.num_steps = 0
         self.end = ""
         """Why it is over: `terminate`, `env`, `regex`, the name of a limit, or `critical_error`. Empty while it goes on."""
@@ -111,7 +111,8 @@ class Play:
             except InfraError as error:
                 raise Failed("reward", f"env.score: {error}") from error
         try:
-            with self._waiting("reward", "the reward function"):
+            # A judge has a deadline of its own; a queue in front of it is no failure of the episode.
+            with self._waits("reward", "the reward function", math.inf, self.num_steps):
                 judgement = await judge.judge(self._dialogue.messages, self._problem, rollout)
             self._judge_steps(judgement)
         except (InfraError, InvalidError) as error:
@@ -121,7 +122,7 @@ class Play:
     def rollout(self, status: RolloutStatus, *, failed: Failed | None = None, judgement: Judgement | None = None) -> Rollout:
         """What there is of the episode."""
         ticket = self._ticket
-        metadata: dict[str, Json] = {"end": self.end, "steps": self.num_steps, "seconds": dict(self._waited)}
+        metadata: dict[str, Json] = {"end": self.end, "steps": self.num_steps, "seconds": dict(self._waits.seconds)}
         return Rollout(
             run=ticket.run,
             environment=ticket.environment,
@@ -141,13 +142,14 @@ class Play:
     async def close(self) -> None:
         """Let the environment give back what it holds. That it cannot changes nothing about the episode."""
         close = getattr(self._env, "close", None)
-        if close is None:
-            return
         try:
-            async with asyncio.timeout(self._limits.step_seconds):
-                await close()
+            if close is not None:
+                with self._waits("env", "env.close", self._limits.step_seconds, self.num_steps):
+                    await close()
         except (Exception, SystemExit) as error:
             log.warning("%s: env.close failed: %s: %s", self._ticket.uid, type(error).__name__, error)
+        finally:
+            self._waits.close()
 
     async def _opened(self) -> Observation:
         observation = await self._from_env("open", lambda: self._env.open(self._problem, self._ticket.env_seed))
@@ -193,11 +195,10 @@ class Play:
     async def _act(self) -> Action:
         limits = self._limits
         try:
-            with self._waiting("reply", "a reply"):
-                async with asyncio.timeout(limits.reply_seconds) as timer:
-                    action = as_action(await self._policy.get_action(self.prepare(), self._tools or None))
+            with self._waits("reply", "a reply", limits.reply_seconds, self.num_steps):
+                action = as_action(await self._policy.get_action(self.prepare(), self._tools or None))
         except TimeoutError as error:
-            sentence = f"no reply within {limits.reply_seconds:g} s" if timer.expired() else f"the policy timed out: {error}"
+            sentence = f"no reply within {limits.reply_seconds:g} s" if self._waits.expired else f"the policy timed out: {error}"
             raise Failed("server", sentence) from error
         except Exception as error:  # whatever a server or a policy does, it costs one episode
             raise Failed("server", f"no reply: {type(error).__name__}: {error}") from error
@@ -231,25 +232,14 @@ class Play:
     async def _from_env(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:
         """What the environment gives, or why it gives nothing. `sys.exit` in an environment ends its episode, not the worker."""
         try:
-            with self._waiting("env", f"env.{verb}"):
-                async with asyncio.timeout(self._limits.step_seconds) as timer:
-                    return await call()
+            with self._waits("env", f"env.{verb}", self._limits.step_seconds, self.num_steps):
+                return await call()
         except EnvError as error:
             raise Failed("env_error", f"env.{verb}: {error}", RolloutStatus.ENV_ERROR) from error
         except (Exception, SystemExit) as error:
-            if isinstance(error, TimeoutError) and timer.expired():
+            if isinstance(error, TimeoutError) and self._waits.expired:
                 raise Failed("env_timeout", f"env.{verb} did not return within {self._limits.step_seconds:g} s") from error
             raise Failed("env_raised", f"env.{verb} raised {type(error).__name__}: {error}") from error
-
-    @contextlib.contextmanager
-    def _waiting(self, cause: str, waits_for: str) -> Iterator[None]:
-        """The episode waits, for the time of a block: shown while it does, added up under `cause` afterwards."""
-        started = self._clock.monotonic()
-        try:
-            with self._setting.running.waiting(self._ticket.uid, waits_for, now=started, steps=self.num_steps):
-                yield
-        finally:
-            self._waited[cause] += self._clock.monotonic() - started
 
     def _now(self) -> int:
         return int(self._clock.now() * 1000)

@@ -39,34 +39,47 @@ class RunningEpisode:
         return f"{self.uid}: {self.age_seconds:.0f} s old, {self.steps} steps done, waits for {self.waits_for} since {self.waited_seconds:.0f} s"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    steps: int
-    waits_for: str
-    since: float
-    began: float
+@dataclass(slots=True, eq=False)
+class Wait:
+    """What an episode waits for. Whoever plays it has one and changes it from wait to wait."""
+
+    waits_for: str = ""
+    since: float = 0.0
+    steps: int = 0
+    began: float = 0.0
+    """When the episode began; set by `Running`."""
 
 
 class Running:
     """The episodes of one worker that are under way. Times are readings of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._waits: dict[str, _Wait] = {}
+        self._waits: dict[str, Wait] = {}
         self._told: set[str] = set()
 
     @contextlib.contextmanager
     def waiting(self, uid: str, waits_for: str, *, now: float, steps: int = 0) -> Iterator[None]:
         """An episode waits for something, for the time of a block. Blocks nest: the outermost is the whole episode, the innermost is what is shown."""
-        outer = self._waits.get(uid)
-        self._waits[uid] = _Wait(steps, waits_for, now, now if outer is None else outer.began)
+        outer = self.show(uid, Wait(waits_for, now, steps))
         try:
             yield
         finally:
-            if outer is not None:
-                self._waits[uid] = outer
-            else:
-                del self._waits[uid]
-                self._told.discard(uid)
+            self.show_again(uid, outer)
+
+    def show(self, uid: str, wait: Wait) -> Wait | None:
+        """Show this of an episode from now on, and give what was shown before: to be shown again afterwards."""
+        outer = self._waits.get(uid)
+        wait.began = wait.since if outer is None else outer.began
+        self._waits[uid] = wait
+        return outer
+
+    def show_again(self, uid: str, outer: Wait | None) -> None:
+        """A wait is over. Without an outer one, so is the episode."""
+        if outer is not None:
+            self._waits[uid] = outer
+        else:
+            del self._waits[uid]
+            self._told.discard(uid)
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -87,7 +100,7 @@ class Running:
         return [_shown(uid, wait, now) for uid, wait in sorted(slow, key=lambda item: item[1].began)]
 
 
-def _shown(uid: str, wait: _Wait, now: float) -> RunningEpisode:
+def _shown(uid: str, wait: Wait, now: float) -> RunningEpisode:
     return RunningEpisode(uid=uid, steps=wait.steps, waits_for=wait.waits_for, waited_seconds=now - wait.since, age_seconds=now - wait.began)
 
 

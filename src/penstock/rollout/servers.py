@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
-from penstock.inference.client import NoAnswer, Reply
+from penstock.inference.client import NoAnswer, PromptTexts, Reply, completion_body
 from penstock.rollout.loads import Loads, Wish
 from penstock.types import Int32Array
 
@@ -21,19 +21,8 @@ MOST_WRONG_ANSWERS = 3
 class Server(Protocol):
     """One of them: `InferenceClient`."""
 
-    async def complete_once(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float,
-    ) -> Reply:
-        """See `InferenceClient.complete_once`."""
+    async def reply_once(self, body: bytes, *, deadline_seconds: float) -> Reply:
+        """See `InferenceClient.reply_once`."""
 
 
 class Servers:
@@ -43,6 +32,8 @@ class Servers:
         self._servers = tuple(servers)
         self._clock = clock or SystemClock()
         self._loads = Loads(len(self._servers))
+        self.prompts = PromptTexts()
+        """What was sent last for each episode."""
         self._places: dict[Wish, asyncio.Future[int]] = {}
         """Of those who wait."""
         self._waking: asyncio.Task[None] | None = None
@@ -52,8 +43,8 @@ class Servers:
         """For an environment. `waited` is told the seconds that a request had to wait because no server had room."""
         return PooledSampler(self, environment, weight, waited or (lambda seconds: None))
 
-    async def ask(self, wish: Wish, deadline_seconds: float, call: Callable[[Server, float], Awaitable[Reply]], waited: Callable[[float], None]) -> Reply:
-        """What a server answers. Raises `InfraError` if none does by the deadline, and what a refusal is at once."""
+    async def ask(self, wish: Wish, body: bytes, deadline_seconds: float, waited: Callable[[float], None]) -> Reply:
+        """What a server answers to a completion. Raises `InfraError` if none does by the deadline, and what a refusal is at once."""
         deadline = self._clock.monotonic() + deadline_seconds
         num_wrong = 0
         while True:
@@ -61,7 +52,7 @@ class Servers:
             if index is None:
                 index = await self._place(wish, deadline, waited)
             try:
-                reply = await call(self._servers[index], deadline - self._clock.monotonic())
+                reply = await self._servers[index].reply_once(body, deadline_seconds=deadline - self._clock.monotonic())
             except NoAnswer as trouble:
                 now = self._clock.monotonic()
                 (self._loads.full if trouble.is_full else self._loads.gone)(index, wish, now, trouble.named_seconds)
@@ -145,17 +136,16 @@ class PooledSampler:
     ) -> Reply:
         """See `InferenceClient.complete`. Requests with the same `affinity` go to the same server as long as that answers."""
 
-        def call(server: Server, left_seconds: float) -> Awaitable[Reply]:
-            return server.complete_once(
-                ids,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                seed=seed,
-                stop=stop,
-                stop_ids=stop_ids,
-                request_id=request_id,
-                deadline_seconds=left_seconds,
-            )
-
+        body = completion_body(
+            ids,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop=stop,
+            stop_ids=stop_ids,
+            request_id=request_id,
+            prompts=self.servers.prompts,
+            affinity=affinity,
+        )
         wish = Wish(environment=self.environment, affinity=affinity, weight=self.weight)
-        return await self.servers.ask(wish, DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds, call, self.waited)
+        return await self.servers.ask(wish, body, DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds, self.waited)

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from penstock.clock import Alarm
+
 IDLE_CONNECTIONS = 256
 """Kept open to one server, at most."""
 
@@ -22,9 +24,14 @@ class Answered:
     """What a server said."""
 
     status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    """By name in lower case."""
+    raw_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """As they came: of a good answer nobody asks for them."""
     body: bytes = b""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """By name in lower case."""
+        return {name.decode("latin1").lower(): value.decode("latin1") for name, value in self.raw_headers}
 
 
 class _Connection(asyncio.Protocol):
@@ -33,22 +40,26 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.is_usable = True
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._time_out)
         self._waiting: asyncio.Future[Answered] | None = None
         self._answered = Answered()
         self._parts: list[bytes] = []
+        # One for all answers of a connection: it begins anew behind each of them.
         self._parser = httptools.HttpResponseParser(self)
 
-    def send(self, data: bytes) -> asyncio.Future[Answered]:
-        """Write a request; the future gets what is answered."""
+    def send(self, data: bytes, seconds: float) -> asyncio.Future[Answered]:
+        """Write a request; the future gets what is answered, or `TimeoutError` if that is not all there in time."""
         assert self.transport is not None
         self._answered, self._parts = Answered(), []
-        self._parser = httptools.HttpResponseParser(self)
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._waiting = self._loop.create_future()
+        self._alarm.set(seconds)
         self.transport.write(data)
         return self._waiting
 
     def close(self) -> None:
         self.is_usable = False
+        self._alarm.close()
         if self.transport is not None:
             self.transport.abort()
 
@@ -58,6 +69,9 @@ class _Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._waiting is None or self._waiting.done():  # nobody asked
+            self.close()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -70,18 +84,29 @@ class _Connection(asyncio.Protocol):
 
     # Called by the parser
 
+    def on_message_begin(self) -> None:
+        # An answer behind the one that was asked for must not be taken for that to the next request.
+        if self._waiting is None or self._waiting.done():
+            self.is_usable = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._answered.headers[name.decode("latin1").lower()] = value.decode("latin1")
+        self._answered.raw_headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
+        if self._waiting is None or self._waiting.done():
+            return
         answered = self._answered
         answered.status, answered.body = self._parser.get_status_code(), b"".join(self._parts)
         self.is_usable = self.is_usable and self._parser.should_keep_alive()
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(answered)
+        self._alarm.clear()
+        self._waiting.set_result(answered)
+
+    def _time_out(self) -> None:
+        self._fail(TimeoutError("the server has not answered in time"))
+        self.close()
 
     def _fail(self, error: Exception) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -101,13 +126,12 @@ class Wire:
     async def post(self, path: str, body: bytes, content_type: str = "application/json", *, seconds: float) -> Answered:
         """Send a request and read all of the answer. Raises `OSError` or `TimeoutError` if there is none; whether it was taken is not known then."""
         head = f"POST {self._root}{path} HTTP/1.1\r\n{self._head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        async with asyncio.timeout(seconds):
-            connection = await self._connection()
-            try:
-                answered = await connection.send(head.encode("latin1") + body)
-            except BaseException:
-                connection.close()
-                raise
+        connection = self._kept() or await self._made(seconds)
+        try:
+            answered = await connection.send(head.encode("latin1") + body, seconds)
+        except BaseException:
+            connection.close()
+            raise
         if connection.is_usable and len(self._idle) < IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
@@ -119,11 +143,15 @@ class Wire:
         while self._idle:
             self._idle.pop().close()
 
-    async def _connection(self) -> _Connection:
+    def _kept(self) -> _Connection | None:
         # The newest first: those that the server may have closed for idleness stay at the other end.
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable and connection.transport is not None and not connection.transport.is_closing():
                 return connection
-        _, made = await asyncio.get_running_loop().create_connection(_Connection, self._host, self._port)
+        return None
+
+    async def _made(self, seconds: float) -> _Connection:
+        async with asyncio.timeout(seconds):
+            _, made = await asyncio.get_running_loop().create_connection(_Connection, self._host, self._port)
         return made

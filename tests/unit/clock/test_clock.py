@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Alarm, Clock, SystemClock
 from penstock.testing.clock import FakeClock
 
 
@@ -73,3 +74,52 @@ async def test_the_wall_may_jump_without_waking_anybody() -> None:
 async def test_time_does_not_go_back() -> None:
     with pytest.raises(ValueError, match="does not go back"):
         await FakeClock().advance(-1.0)
+
+
+class Bell:
+    """An alarm, and how often and when it rang."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._start = self._loop.time()
+        self._rang = asyncio.Event()
+        self.rings: list[float] = []
+        self.alarm = Alarm(self._ring)
+
+    def _ring(self) -> None:
+        self.rings.append(self._loop.time() - self._start)
+        self._rang.set()
+
+    async def ringing(self) -> None:
+        async with asyncio.timeout(10.0):
+            await self._rang.wait()
+
+
+@pytest.mark.parametrize("earlier_seconds", [60.0, 0.001])
+async def test_an_alarm_rings_once_at_the_moment_that_was_set_last(earlier_seconds: float) -> None:
+    bell = Bell()
+    bell.alarm.set(earlier_seconds)
+    bell.alarm.set(0.03)
+    await bell.ringing()
+    assert len(bell.rings) == 1 and bell.rings[0] >= 0.028
+
+
+@pytest.mark.parametrize("silence", ["clear", "close"])
+async def test_an_alarm_that_was_silenced_does_not_ring_and_can_be_set_again(silence: str) -> None:
+    silent, other = Bell(), Bell()
+    silent.alarm.set(0.001)
+    getattr(silent.alarm, silence)()
+    other.alarm.set(0.02)
+    await other.ringing()
+    assert silent.rings == []
+    silent.alarm.set(0.001)
+    await silent.ringing()
+    assert len(silent.rings) == 1
+
+
+async def test_an_alarm_set_to_never_does_not_wake_the_loop() -> None:
+    bell, other = Bell(), Bell()
+    bell.alarm.set(math.inf)
+    other.alarm.set(0.005)
+    await other.ringing()
+    assert bell.rings == []

@@ -95,3 +95,33 @@ async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
     async with serving(Server(b"")) as wire:
         with pytest.raises(TimeoutError):
             await wire.post("/", b"", seconds=0.05)
+
+
+@pytest.mark.parametrize("surplus", [PLAIN, PLAIN[:20]])
+async def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_of_the_next_request(surplus: bytes) -> None:
+    wanted = PLAIN.replace(b"ok", b"2.")
+    server = Server(PLAIN + surplus, wanted)
+    async with serving(server) as wire:
+        assert (await wire.post("/", b"", seconds=5)).body == b"ok"
+        assert (await wire.post("/", b"", seconds=5)).body == b"2."
+    assert server.num_connections == 2
+
+
+async def test_a_deadline_is_that_of_the_request_and_not_of_an_earlier_one() -> None:
+    server = Server(PLAIN, b"", PLAIN)
+    async with serving(server) as wire:
+        await wire.post("/", b"", seconds=60)
+        with pytest.raises(TimeoutError, match="in time"):
+            await wire.post("/", b"", seconds=0.05)
+        assert (await wire.post("/", b"", seconds=5)).body == b"ok"
+    assert server.num_connections == 2
+
+
+async def test_a_request_that_is_given_up_leaves_no_answer_behind() -> None:
+    server = Server(b"", PLAIN)
+    async with serving(server) as wire:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await wire.post("/", b"", seconds=60)
+        assert (await wire.post("/", b"", seconds=5)).body == b"ok"
+    assert server.num_connections == 2

@@ -1,0 +1,94 @@
+"""Bodies of completions, made of what is new in them: an episode's prompt is its last one with something added, and is not written out again from the start.
+
+For one turn that is a question of microseconds; for the hundredth of a long episode, of most of what the turn costs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from penstock.types import Int32Array
+
+MOST_KEPT_BYTES = 64 * 2**20
+"""Of all prompts that are remembered together. Those that were not asked for longest are forgotten, and written out anew if they come again."""
+
+
+def completion_body(
+    ids: Sequence[int] | Int32Array,
+    *,
+    max_tokens: int,
+    temperature: float = 1.0,
+    seed: int | None = None,
+    stop: Sequence[str] = (),
+    stop_ids: Sequence[int] = (),
+    request_id: str | None = None,
+    prompts: PromptTexts | None = None,
+    affinity: str | None = None,
+) -> bytes:
+    """What is sent to sample one reply to `ids`, with its token ids and logprobs. `prompts` remembers what was sent before under the same `affinity`."""
+    options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
+    if seed is not None:
+        options["seed"] = seed
+    if stop:
+        options["stop"] = list(stop)
+    if len(stop_ids):
+        options["stop_token_ids"] = list(stop_ids)
+    if request_id is not None:
+        options["request_id"] = request_id
+    array = np.asarray(ids)
+    text = _written(array) if prompts is None or affinity is None else prompts.text(affinity, array)
+    return b'{"prompt":[%b],%b' % (text, msgspec.json.encode(options)[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    count: int
+    digest: bytes
+    """Of so many ids. Not the ids themselves: whoever gave them may go on to write into the same memory."""
+    text: bytes
+
+
+class PromptTexts:
+    """The last prompts as they were written, by whose they are.
+
+    >>> prompts = PromptTexts()
+    >>> prompts.text("a", np.array([1, 20])), prompts.text("a", np.array([1, 20, 300])), prompts.text("a", np.array([1, 2]))
+    (b'1,20', b'1,20,300', b'1,2')
+    """
+
+    def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._num_bytes = 0
+
+    def text(self, owner: str, ids: Int32Array) -> bytes:
+        """The ids as JSON, without the brackets. Whatever was remembered, they are these ids."""
+        known = self._known.pop(owner, None)
+        if known is not None:
+            self._num_bytes -= len(known.text)
+        if known is None or len(ids) < known.count or _digest(ids[: known.count]) != known.digest:
+            text = _written(ids)
+        else:
+            text = known.text if len(ids) == known.count else b"%b,%b" % (known.text, _written(ids[known.count :]))
+        if len(ids):
+            self._known[owner] = _Known(len(ids), _digest(ids), text)
+            self._num_bytes += len(text)
+        while self._num_bytes > self._most_bytes:
+            _, forgotten = self._known.popitem(last=False)
+            self._num_bytes -= len(forgotten.text)
+        return text
+
+
+def _digest(ids: Int32Array) -> bytes:
+    return xxhash.xxh3_128_digest(np.ascontiguousarray(ids).data)
+
+
+def _written(ids: Int32Array) -> bytes:
+    return msgspec.json.encode(ids.tolist())[1:-1]
