@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hypothesis import settings
@@ -46,6 +47,41 @@ class AnyOrder(RuleBasedStateMachine):
     def write(self, group: str, member: int, retry: int, lag: int, uid: str | None, status: RolloutStatus) -> None:
         version = max(0, self.book.ledger.newest_version - lag)
         self.attempt(self.book.write, group, member, retry=retry, version=version, uid=uid, status=status)
+
+    @rule(
+        writes=st.lists(
+            st.tuples(
+                st.sampled_from(GROUPS[:3]),
+                st.integers(0, 3),
+                st.integers(0, 1),
+                st.integers(-1, 2),
+                st.sampled_from([None, None, "same"]),
+                st.sampled_from([RolloutStatus.OK, RolloutStatus.OK, *RolloutStatus]),
+            ),
+            max_size=12,
+        )
+    )
+    def write_together(self, writes: list[tuple[str, int, int, int, str | None, RolloutStatus]]) -> None:
+        """What is written together has the same answers, and leaves the same behind, as what is written one by one."""
+        newest, apart = self.book.ledger.newest_version, copy.deepcopy(self.book)
+        came = [
+            self.book.rollout_of(group, member, retry=retry, version=max(0, newest - lag), uid=uid, status=status, tokens=5 + member)
+            for group, member, retry, lag, uid, status in writes
+        ]
+        expected: list[object] = []
+        for rollout, payload in came:
+            try:
+                expected.append(apart.do(law.accept(apart.ledger, apart, rollout, payload, apart.now)))
+            except InputError as error:
+                expected.append(str(error))
+        answers = self.book.do(law.accept_all(self.book.ledger, self.book, came, self.book.now))
+        assert [str(answer) if isinstance(answer, InputError) else answer for answer in answers] == expected
+        for name in ("stored_groups", "stored_members", "stored_rollouts"):
+            assert getattr(self.book, name) == getattr(apart, name)
+        for name in ("groups", "members", "rollouts", "rollouts_of", "free", "claims", "complete", "counts", "last_ready_order"):
+            assert getattr(self.book.ledger, name) == getattr(apart.ledger, name), name
+        assert {name: list(queue) for name, queue in self.book.ledger.ready.items()} == {name: list(queue) for name, queue in apart.ledger.ready.items()}
+        assert (self.book.ledger.pools.ready, self.book.ledger.pools.new) == (apart.ledger.pools.ready, apart.ledger.pools.new)
 
     @rule(session=st.sampled_from("xy"), count=st.integers(1, 4))
     def claim(self, session: str, count: int) -> None:

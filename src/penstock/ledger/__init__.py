@@ -13,6 +13,7 @@ record, publish, keep`; outside consumers `take_lease, renew_lease, settle_lease
 whether everything is still accounted for.
 """
 
+from penstock.ledger.annotations import Annotated, annotate
 from penstock.ledger.balance import Balance, balance, imbalance, recount
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.capacity import fills_a_pool, make_room
@@ -24,7 +25,7 @@ from penstock.ledger.slots import Slot, beat, claim, expire, open_session, relea
 from penstock.ledger.states import GROUP_MOVES, MEMBER_MOVES
 from penstock.ledger.terms import Resume, renew_term, take_term
 from penstock.ledger.updates import Recorded, fork, keep, publish, record, retire
-from penstock.ledger.writes import Accepted, Annotated, accept, annotate
+from penstock.ledger.writes import Accepted, accept, accept_all
 
 __all__ = [
     "GROUP_MOVES",
@@ -43,6 +44,7 @@ __all__ = [
     "Slot",
     "Wait",
     "accept",
+    "accept_all",
     "annotate",
     "balance",
     "batch_report",

@@ -133,13 +133,29 @@ def open_group(
 
 def drop(ledger: Ledger, group: GroupRecord, reason: str, now: float) -> tuple[Record, ...]:
     """Records that end a group without training on it. Slots still pending fail with it; its credit is returned."""
-    pending = [member for member in ledger.members.get(group.id, ()) if member.state is MemberState.PENDING]
+    return dropped(group, ledger.members.get(group.id, ()), reason, now)
+
+
+def dropped(group: GroupRecord, members: Iterable[MemberRecord], reason: str, now: float) -> tuple[*tuple[MemberRecord, ...], GroupRecord]:
+    """As `drop`, for a group with these members."""
+    pending = [member for member in members if member.state is MemberState.PENDING]
     failed = tuple(move_member(member, MemberState.FAILED, session=None, reason="group_dropped") for member in pending)
     return (*failed, move_group(group, GroupState.DROPPED, reason=reason, credit=0, pending=0, ended_at=now))
 
 
-def settle(ledger: Ledger, group: GroupRecord, rollouts: Iterable[RolloutRecord], annotations: Iterable[AnnotationRecord], now: float) -> GroupRecord:
-    """The group after its members or annotations changed: unchanged while something is pending, else complete, ready or dropped."""
+def settle(
+    ledger: Ledger,
+    group: GroupRecord,
+    rollouts: Iterable[RolloutRecord],
+    annotations: Iterable[AnnotationRecord],
+    now: float,
+    *,
+    ready_order: int | None = None,
+) -> GroupRecord:
+    """The group after its members or annotations changed: unchanged while something is pending, else complete, ready or dropped.
+
+    `ready_order` is the next number for one that becomes ready, where others have become so that the ledger does not know yet.
+    """
     if group.pending:
         return group
     if group.state is GroupState.OPEN:
@@ -162,7 +178,7 @@ def settle(ledger: Ledger, group: GroupRecord, rollouts: Iterable[RolloutRecord]
         digest=content_digest(usable, present),
         version_tokens=tokens_by_version(usable),
         ready_at=now,
-        ready_order=ledger.last_ready_order + 1,
+        ready_order=ledger.last_ready_order + 1 if ready_order is None else ready_order,
     )
 
 

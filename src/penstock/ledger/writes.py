@@ -1,26 +1,16 @@
-"""What happens when a rollout or an annotation is written."""
+"""What happens when rollouts are written."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.errors import ConflictError, FencedError, InvalidError, UnknownError
+from penstock.errors import ConflictError, FencedError, InputError, InvalidError, UnknownError
 from penstock.ledger.book import Decision, Ledger, Past
-from penstock.ledger.groups import drop, settle
-from penstock.ledger.slots import after_failures, hand_back
+from penstock.ledger.groups import dropped, settle
+from penstock.ledger.slots import hand_back
 from penstock.ledger.states import ENDED, move_member
-from penstock.types import (
-    AnnotationRecord,
-    GroupRecord,
-    GroupState,
-    MemberRecord,
-    MemberState,
-    Payload,
-    Purpose,
-    Record,
-    RolloutRecord,
-    RolloutStatus,
-)
+from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Payload, Purpose, Record, RolloutRecord, RolloutStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,71 +22,153 @@ class Accepted:
     """The same rollout was stored before; nothing has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Annotated:
-    """Answer to `annotate`."""
-
-    annotation: AnnotationRecord
-    duplicate: bool = False
-
-
 def accept(ledger: Ledger, past: Past, rollout: RolloutRecord, payload: Payload, now: float) -> Decision[Accepted]:
     """Store a rollout and let it fill, fail or hand back its slot.
 
     The same uid with the same bytes is answered as before, whatever has happened since. Refused, with nothing stored: other bytes under a known
     uid, a slot that is filled or was handed to somebody else, a group that has ended, a version that nobody recorded.
     """
-    known = ledger.find_rollout(past, rollout.uid)
-    if known is not None:
-        if known.digest != rollout.digest:
-            raise ConflictError(f"rollout {rollout.uid} is stored with digest {known.digest}, not {rollout.digest}")
-        return Decision(Accepted(known, duplicate=True))
-    group = _open_group(ledger, past, rollout)
-    slot = _own_slot(ledger, group, rollout)
-    _check_versions(ledger, group, rollout)
-    stale = is_stale(ledger, group, rollout)
-    rollout = replace(rollout, stale=stale, stored_at=now)
-    group = replace(group, longest=max(group.longest, rollout.sampled_tokens))
-    stored: tuple[Record, ...] = (payload, rollout)
-    if rollout.status is RolloutStatus.INFRA_ERROR:
-        slot = replace(hand_back(ledger, slot, rollout.status.value, failed=True), uid=rollout.uid)
-        if slot.state is MemberState.FAILED:
-            group = after_failures(ledger, group, 1, now)
-        return Decision(Accepted(rollout), (*stored, slot, group))
-    if rollout.status is RolloutStatus.ENV_ERROR:
-        slot = move_member(slot, MemberState.FAILED, session=None, uid=rollout.uid, reason=rollout.status.value)
-        return Decision(Accepted(rollout), (*stored, slot, after_failures(ledger, group, 1, now)))
-    slot = move_member(slot, MemberState.ACCEPTED, session=None, uid=rollout.uid, reason=None)
-    if stale:
-        siblings = [record for record in drop(ledger, group, "stale", now) if not _is_slot(record, slot)]
-        return Decision(Accepted(rollout), (*stored, slot, *siblings))
-    return Decision(Accepted(rollout), (*stored, slot, _with_member(ledger, group, rollout, now)))
+    decision = accept_all(ledger, past, [(rollout, payload)], now)
+    answer = decision.reply[0]
+    if isinstance(answer, InputError):
+        raise answer
+    return Decision(answer, decision.records)
 
 
-def annotate(ledger: Ledger, past: Past, annotation: AnnotationRecord, payload: Payload, now: float) -> Decision[Annotated]:
-    """Attach an annotation to a stored rollout; the group becomes ready with the last one it waits for.
+def accept_all(ledger: Ledger, past: Past, writes: Sequence[tuple[RolloutRecord, Payload]], now: float) -> Decision[tuple[Accepted | InputError, ...]]:
+    """As `accept` of one after the other, decided at once: what a refused one would raise stands in its place, and a group is written once."""
+    batch = _Batch(ledger, past, now)
+    answers: list[Accepted | InputError] = []
+    for rollout, payload in writes:
+        try:
+            answers.append(batch.accept(rollout, payload))
+        except InputError as error:
+            answers.append(error)
+    return Decision(tuple(answers), batch.records())
 
-    The same key with the same bytes changes nothing. Other bytes, or a group that is already in a plan or has ended, are refused: what was
-    planned must not change any more.
-    """
-    rollout = ledger.find_rollout(past, annotation.rollout_uid)
-    if rollout is None:
-        raise UnknownError(f"no rollout {annotation.rollout_uid} to annotate")
-    key = (annotation.rollout_uid, annotation.name, annotation.step)
-    annotation = replace(annotation, group_id=rollout.group_id, stored_at=now)
-    stored = ledger.annotations.get(rollout.group_id, {})
-    known = stored.get(key) or _past_annotation(ledger, past, annotation)
-    if known is not None:
-        if known.digest != annotation.digest:
-            raise ConflictError(f"annotation {annotation.name} of rollout {annotation.rollout_uid} is stored with other content")
-        return Decision(Annotated(known, duplicate=True))
-    group = ledger.groups.get(rollout.group_id)
-    if group is None or group.state not in (GroupState.OPEN, GroupState.COMPLETE):
-        state = "ended" if group is None else group.state
-        raise ConflictError(f"group {rollout.group_id} is {state}; annotations come before a group is ready")
-    present = [*stored.values(), annotation]
-    settled = settle(ledger, group, ledger.rollouts_of.get(group.id, ()), present, now)
-    return Decision(Annotated(annotation), (payload, annotation, *(() if settled is group else (settled,))))
+
+class _Batch:
+    """Writes that are decided together. The ledger is as it was before the first; what has changed since is here."""
+
+    def __init__(self, ledger: Ledger, past: Past, now: float) -> None:
+        self._ledger = ledger
+        self._past = past
+        self._now = now
+        self._records: list[Record] = []
+        self._groups: dict[str, _Filling] = {}
+        self._rollouts: dict[str, RolloutRecord] = {}
+        self._last_ready_order = ledger.last_ready_order
+
+    def accept(self, rollout: RolloutRecord, payload: Payload) -> Accepted:
+        """Decide one more. Raises `InputError` if it is refused; then nothing has changed."""
+        known = self._rollouts.get(rollout.uid) or self._ledger.find_rollout(self._past, rollout.uid)
+        if known is not None:
+            if known.digest != rollout.digest:
+                raise ConflictError(f"rollout {rollout.uid} is stored with digest {known.digest}, not {rollout.digest}")
+            return Accepted(known, duplicate=True)
+        filling = self._filling(rollout.group_id)
+        group = filling.group
+        _check_group(group, rollout)
+        slot = filling.slots[rollout.member]
+        _check_slot(slot, rollout)
+        _check_versions(self._ledger, group, rollout)
+        stale = is_stale(self._ledger, group, rollout)
+        if stale or rollout.stored_at != self._now:
+            rollout = replace(rollout, stale=stale, stored_at=self._now)
+        self._rollouts[rollout.uid] = rollout
+        self._records += (payload, rollout)
+        filling.longest = max(filling.longest, rollout.sampled_tokens)
+        if not rollout.status.usable:
+            self._fail(filling, slot, rollout)
+        else:
+            slot = move_member(slot, MemberState.ACCEPTED, session=None, uid=rollout.uid, reason=None)
+            self._set(filling, slot)
+            if stale:
+                self._drop(filling)
+            else:
+                filling.take(rollout)
+        if not filling.pending:
+            self._settle(filling)
+        return Accepted(rollout)
+
+    def records(self) -> tuple[Record, ...]:
+        """What makes it all true. Groups that still wait for members come last, each once."""
+        waiting = (filling.record() for filling in self._groups.values() if filling.changed and filling.group.state is GroupState.OPEN)
+        return (*self._records, *waiting)
+
+    def _filling(self, group_id: str) -> _Filling:
+        found = self._groups.get(group_id)
+        if found is None:
+            group = self._ledger.find_group(self._past, group_id)
+            if group is None:
+                raise UnknownError(f"no group {group_id}; open it first")
+            found = self._groups[group_id] = _Filling(group, self._ledger.members.get(group_id, ()))
+        return found
+
+    def _set(self, filling: _Filling, slot: MemberRecord) -> None:
+        filling.slots[slot.member] = slot
+        filling.changed = True
+        self._records.append(slot)
+
+    def _fail(self, filling: _Filling, slot: MemberRecord, rollout: RolloutRecord) -> None:
+        if rollout.status is RolloutStatus.INFRA_ERROR:
+            slot = replace(hand_back(self._ledger, slot, rollout.status.value, failed=True), uid=rollout.uid)
+        else:
+            slot = move_member(slot, MemberState.FAILED, session=None, uid=rollout.uid, reason=rollout.status.value)
+        filling.pending -= slot.state is MemberState.FAILED
+        self._set(filling, slot)
+
+    def _drop(self, filling: _Filling) -> None:
+        records = dropped(filling.record(), filling.slots, "stale", self._now)
+        filling.group = records[-1]
+        self._records += records
+
+    def _settle(self, filling: _Filling) -> None:
+        """The group has all it will have."""
+        group_id = filling.group.id
+        rollouts = [*self._ledger.rollouts_of.get(group_id, ()), *filling.taken]
+        annotations = self._ledger.annotations.get(group_id, {}).values()
+        filling.group = settle(self._ledger, filling.record(), rollouts, annotations, self._now, ready_order=self._last_ready_order + 1)
+        self._last_ready_order += filling.group.state is GroupState.READY
+        self._records.append(filling.group)
+
+
+class _Filling:
+    """A group while members come in: what a record of it would say, without one for each of them."""
+
+    __slots__ = ("changed", "group", "longest", "newest_version", "oldest_version", "pending", "slots", "taken", "usable")
+
+    def __init__(self, group: GroupRecord, slots: Sequence[MemberRecord]) -> None:
+        self.group = group
+        self.slots = list(slots)
+        self.taken: list[RolloutRecord] = []
+        self.changed = False
+        self.longest = group.longest
+        self.pending = group.pending
+        self.usable = group.usable
+        self.oldest_version = group.oldest_version
+        self.newest_version = group.newest_version
+
+    def take(self, rollout: RolloutRecord) -> None:
+        """One of the pending members was accepted."""
+        self.taken.append(rollout)
+        self.pending -= 1
+        self.usable += 1
+        if rollout.oldest_version is not None and (self.oldest_version is None or rollout.oldest_version < self.oldest_version):
+            self.oldest_version = rollout.oldest_version
+        if rollout.newest_version is not None and (self.newest_version is None or rollout.newest_version > self.newest_version):
+            self.newest_version = rollout.newest_version
+
+    def record(self) -> GroupRecord:
+        """The group as it is now."""
+        return replace(
+            self.group,
+            longest=self.longest,
+            pending=self.pending,
+            usable=self.usable,
+            oldest_version=self.oldest_version,
+            newest_version=self.newest_version,
+        )
 
 
 def is_stale(ledger: Ledger, group: GroupRecord, rollout: RolloutRecord) -> bool:
@@ -106,62 +178,31 @@ def is_stale(ledger: Ledger, group: GroupRecord, rollout: RolloutRecord) -> bool
     return ledger.newest_version - rollout.oldest_version > ledger.laws.max_lag
 
 
-def _open_group(ledger: Ledger, past: Past, rollout: RolloutRecord) -> GroupRecord:
-    group = ledger.find_group(past, rollout.group_id)
-    if group is None:
-        raise UnknownError(f"no group {rollout.group_id}; open it first")
+def _check_group(group: GroupRecord, rollout: RolloutRecord) -> None:
     if rollout.environment not in ("", group.environment) or rollout.problem_id not in ("", group.problem_id):
         raise InvalidError(
             f"group {group.id} is for problem {group.problem_id} of {group.environment}; this is a try at {rollout.problem_id} of {rollout.environment}"
         )
     if group.state in ENDED:
         raise ConflictError(f"group {group.id} is {group.state}{f' ({group.reason})' if group.reason else ''} and takes no more members")
-    if rollout.member not in range(group.size):
+    if not 0 <= rollout.member < group.size:
         raise ConflictError(f"group {group.id} has {group.size} members; there is no member {rollout.member}")
+    if group.arrival is not None:
+        raise ConflictError(f"group {group.id} takes items as they arrive, not rollouts")
     if group.state is not GroupState.OPEN:
         raise ConflictError(f"group {group.id} is {group.state}; member {rollout.member} is settled")
-    return group
 
 
-def _own_slot(ledger: Ledger, group: GroupRecord, rollout: RolloutRecord) -> MemberRecord:
-    slot = ledger.members[group.id][rollout.member]
+def _check_slot(slot: MemberRecord, rollout: RolloutRecord) -> None:
     if slot.state is not MemberState.PENDING:
-        raise ConflictError(f"member {slot.member} of group {group.id} is {slot.state} by rollout {slot.uid}")
+        raise ConflictError(f"member {slot.member} of group {slot.group_id} is {slot.state} by rollout {slot.uid}")
     if slot.retry != rollout.retry:
-        raise FencedError(f"member {slot.member} of group {group.id} is at try {slot.retry}; try {rollout.retry} is over")
-    return slot
+        raise FencedError(f"member {slot.member} of group {slot.group_id} is at try {slot.retry}; try {rollout.retry} is over")
 
 
 def _check_versions(ledger: Ledger, group: GroupRecord, rollout: RolloutRecord) -> None:
-    unknown = [version for version in rollout.versions if version not in ledger.versions]
-    if unknown:
-        raise InvalidError(f"versions: {unknown[0]} was never recorded; the newest is {ledger.newest_version}")
-    if rollout.status.usable and group.purpose is Purpose.TRAIN and rollout.oldest_version is None:
+    for version in rollout.versions:
+        if version not in ledger.versions:
+            raise InvalidError(f"versions: {version} was never recorded; the newest is {ledger.newest_version}")
+    if rollout.oldest_version is None and rollout.status.usable and group.purpose is Purpose.TRAIN:
         raise InvalidError(f"rollout {rollout.uid} has no sampled token with a version; it cannot be trained on")
-
-
-def _with_member(ledger: Ledger, group: GroupRecord, rollout: RolloutRecord, now: float) -> GroupRecord:
-    """The group after one of its pending members was accepted."""
-    versions = [version for version in (group.oldest_version, rollout.oldest_version) if version is not None]
-    newest = [version for version in (group.newest_version, rollout.newest_version) if version is not None]
-    group = replace(
-        group,
-        pending=group.pending - 1,
-        usable=group.usable + 1,
-        oldest_version=min(versions, default=None),
-        newest_version=max(newest, default=None),
-    )
-    rollouts = [*ledger.rollouts_of.get(group.id, ()), rollout]
-    return settle(ledger, group, rollouts, ledger.annotations.get(group.id, {}).values(), now)
-
-
-def _is_slot(record: Record, slot: MemberRecord) -> bool:
-    return isinstance(record, MemberRecord) and record.member == slot.member
-
-
-def _past_annotation(ledger: Ledger, past: Past, annotation: AnnotationRecord) -> AnnotationRecord | None:
-    if annotation.group_id in ledger.members:
-        return None
-    key = (annotation.rollout_uid, annotation.name, annotation.step)
-    found = past.annotations(ledger.run.run, annotation.group_id)
-    return next((known for known in found if (known.rollout_uid, known.name, known.step) == key), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock import ledger as law
 from penstock.testing.memory import Memory
 from penstock.types import (
@@ -45,7 +47,11 @@ class Notebook(Memory):
             )
         )
 
-    def write(
+    def write(self, group_id: str, member: int, **facts: Any) -> law.Accepted:
+        """Write the rollout that `rollout_of` makes of it."""
+        return self.do(law.accept(self.ledger, self, *self.rollout_of(group_id, member, **facts), self.now))
+
+    def rollout_of(
         self,
         group_id: str,
         member: int,
@@ -58,8 +64,8 @@ class Notebook(Memory):
         status: RolloutStatus = RolloutStatus.OK,
         reward: float | None = None,
         content: str = "",
-    ) -> law.Accepted:
-        """Write a rollout of `tokens` tokens, all but its prefix sampled at `version`."""
+    ) -> tuple[RolloutRecord, Payload]:
+        """A rollout of `tokens` tokens, all but its prefix sampled at `version`."""
         uid = uid or f"{group_id}:{member}:{retry}"
         rollout = RolloutRecord(
             run="run",
@@ -78,8 +84,7 @@ class Notebook(Memory):
             newest_version=version,
             versions=(version,),
         )
-        payload = Payload(run="run", uid=uid, content_type="json", body=content.encode(), digest=rollout.digest)
-        return self.do(law.accept(self.ledger, self, rollout, payload, self.now))
+        return rollout, Payload(run="run", uid=uid, content_type="json", body=content.encode(), digest=rollout.digest)
 
     def fill(self, group_id: str, *, environment: str = "env", size: int = 2, version: int = 0, tokens: int = 10) -> None:
         """Open a group and write all its members."""
