@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.chat import ChatTemplate, write_byte_tokenizer
-from penstock.gateway.engine import OnTokens, Order, Sampled
 from penstock.gateway.events import Ended, Event, Manner, Opened, Repeats, Rewarded, Slot
 from penstock.gateway.journal import Note
 from penstock.gateway.requests import Ask
 from penstock.gateway.rollouts import rollout_of, verdict
+from penstock.gateway.sampling import OnTokens, Order, Sampled
 from penstock.gateway.session import Session, Surroundings
 from penstock.gateway.watching import Gone
 from penstock.trace import samples

@@ -27,7 +27,6 @@ from penstock.errors import InvalidError
 from penstock.gateway.events import Ended, Rewarded
 from penstock.gateway.failures import TOLD, openai_error
 from penstock.gateway.replies import new_id
-from penstock.gateway.requests import read_ask
 from penstock.gateway.session import ClientGone, Session
 from penstock.gateway.sessions import Sessions
 from penstock.gateway.slots import OpenSession
@@ -131,7 +130,7 @@ class Gateway:
     async def chat(self, request: HttpRequest) -> Response:
         """`POST /sessions/{id}/v1/chat/completions`."""
         session = await self._find(request)
-        ask = read_ask(await request.body(), request.headers)
+        ask = session.reader.read(await request.body(), request.headers)
         if ask.stream:
             return ChatStream(session, ask, self._texts)
         async with watched(request.receive) as gone:

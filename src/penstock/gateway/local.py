@@ -29,9 +29,9 @@ from penstock.chat import ChatTemplate
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConfigError, EnvError, InputError, InvalidError
 from penstock.gateway.app import TOTAL, Gateway
-from penstock.gateway.engine import Engine
 from penstock.gateway.events import Ended, Manner, Rewarded, Slot, Stored
 from penstock.gateway.journal import Forgetful
+from penstock.gateway.sampling import Engine
 from penstock.gateway.session import Session, Surroundings
 from penstock.gateway.sessions import Sessions
 from penstock.gateway.settings import AgentSettings

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from penstock.chat import ChatTemplate, parse_tool_calls
-from penstock.gateway.engine import Sampled
 from penstock.gateway.events import Choice
 from penstock.gateway.requests import Ask
+from penstock.gateway.sampling import Sampled
 from penstock.types import Message, Usage, VersionRun
 
 Shape = dict[str, Any]

@@ -38,9 +38,6 @@ FILTERS: Mapping[str, tuple[Json, ...]] = {
 _NOT_SERVED: Mapping[str, tuple[Json, ...]] = {"functions": ([],), "function_call": ("none", "auto"), "best_of": (1,), "modalities": (["text"],), "audio": ()}
 
 
-_PLAIN_KEYS = frozenset({"role", "content"})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One request for a reply."""
@@ -72,8 +69,12 @@ class Ask:
 
 def read_ask(body: bytes, headers: Mapping[str, str] | None = None) -> Ask:
     """The request that `body` spells. `headers` (in lower case) may name it or call it a retry. Raises `BadRequestError` or `MalformedError`."""
-    fields = _Fields(parse_json(body))
-    headers = headers or {}
+    return ask_of(body, parse_json(body), headers or {})
+
+
+def ask_of(body: bytes, plain: Json, headers: Mapping[str, str], *, before: tuple[Message, ...] = ()) -> Ask:
+    """The request that `body` spells and that reads as `plain`, but for messages that stand before those and were read already."""
+    fields = _Fields(plain)
     key = headers.get("idempotency-key")
     fields.refuse_what_is_not_served()
     choice = fields.get("tool_choice", "auto")
@@ -90,7 +91,7 @@ def read_ask(body: bytes, headers: Mapping[str, str] | None = None) -> Ask:
         is_keyed=bool(key),
         is_retry=headers.get("x-stainless-retry-count", "0") != "0",
         model=fields.text("model", ""),
-        messages=_messages(fields.get("messages")),
+        messages=before + _messages(fields.get("messages"), len(before)),
         tools=tools,
         calls_tools=bool(tools) and choice != "none",
         num_choices=fields.integer("n", 1, 1, 2**31) or 1,
@@ -194,17 +195,21 @@ def _tools(value: Any) -> tuple[Json, ...]:
     return tuple(value)
 
 
-def _messages(value: Any) -> tuple[Message, ...]:
-    if not isinstance(value, list) or not value:
+def _messages(value: Any, first: int = 0) -> tuple[Message, ...]:
+    """The messages, the first of which is number `first` of the request."""
+    if not isinstance(value, list) or not (value or first):
         raise BadRequestError("messages must be a list of at least one message", "messages")
-    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
+    return tuple([_message(first + place, message) for place, message in enumerate(value)])
 
 
-def _message(where: str, value: Any) -> Message:
+def _message(number: int, value: Any) -> Message:
+    if isinstance(value, dict) and len(value) == 2:
+        role, content = value.get("role"), value.get("content")
+        if type(role) is type(content) is str and role:
+            return Message(role=role, content=content)
+    where = f"messages[{number}]"
     if not isinstance(value, dict):
         raise BadRequestError(f"{where} must be an object, got {_shown(value)}", "messages")
-    if value.keys() <= _PLAIN_KEYS and type(value.get("role")) is type(value.get("content")) is str and value["role"]:
-        return Message(role=value["role"], content=value["content"])
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadRequestError(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", "messages")

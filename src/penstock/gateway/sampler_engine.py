@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.errors import BadRequestError
-from penstock.gateway.engine import OnTokens, Order, Sampled
+from penstock.gateway.sampling import OnTokens, Order, Sampled
 from penstock.inference.client import Sampler
 
 

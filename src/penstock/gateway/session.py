@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.chat import ChatTemplate
 from penstock.clock import Clock, SystemClock
 from penstock.errors import BadRequestError, ConflictError, InvalidError, LimitError, PenstockError, UnknownError
 from penstock.gateway.config import Limits
+from penstock.gateway.continuing import sample_whole
 from penstock.gateway.conversation import Conversation, Point, Prompt
-from penstock.gateway.engine import Engine, OnTokens, Order, Sampled, end_request, sample_whole
+from penstock.gateway.engine import ABORT_SECONDS
 from penstock.gateway.events import Ended, Event, Opened, Replied, Rewarded, Stored
 from penstock.gateway.journal import Journal
+from penstock.gateway.reading import Reader
 from penstock.gateway.replies import Answer, choice_of
 from penstock.gateway.requests import Ask
 from penstock.gateway.rollouts import Rewards
+from penstock.gateway.sampling import Engine, OnTokens, Order, Sampled
+from penstock.gateway.spelling import Speller
 from penstock.gateway.watching import Gone
 from penstock.process.points import reach
 from penstock.types import Purpose
@@ -51,6 +56,8 @@ class Session:
         self._around = around
         self.opened = opened
         self.conversation = Conversation(around.template)
+        self.reader = Reader()
+        """Of its requests."""
         self.rewards = Rewards()
         self.ended: Ended | None = None
         self.stored: Stored | None = None
@@ -74,6 +81,7 @@ class Session:
         self._under_way: Counter[str] = Counter()
         """Requests by digest: answered, and being answered."""
         self._appending = asyncio.Lock()
+        self._speller = Speller()
 
     # Events
 
@@ -148,22 +156,27 @@ class Session:
             raise LimitError(f"the session has {self.num_requests} requests under way; that is the most")
         self.num_requests += 1
         self._under_way[ask.digest] += 1
-        promise: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        promise.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if ask.is_keyed:
-            self._keyed[ask.digest] = promise
         try:
-            answer = await self._sampled(ask, id, gone, on_tokens)
+            answering = self._sampled(ask, id, gone, on_tokens)
+            return await (self._promised(ask, answering) if ask.is_keyed else answering)
+        finally:
+            self.num_requests -= 1
+            self._under_way[ask.digest] -= 1
+            self.touched = self._around.clock.monotonic()
+
+    async def _promised(self, ask: Ask, answering: Coroutine[Any, Any, Answer]) -> Answer:
+        """The answer to a request that has a key, told also to those who ask with the same key meanwhile."""
+        promise = self._keyed[ask.digest] = asyncio.get_running_loop().create_future()
+        promise.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            answer = await answering
             promise.set_result(answer)
             return answer
         except BaseException as error:
             promise.set_exception(error if isinstance(error, PenstockError) else LimitError("the same request was given up by another client: ask again"))
             raise
         finally:
-            self.num_requests -= 1
-            self._under_way[ask.digest] -= 1
-            self._keyed.pop(ask.digest, None)
-            self.touched = self._around.clock.monotonic()
+            del self._keyed[ask.digest]
 
     def delivered(self, ask: Ask) -> None:
         """The client has the answer."""
@@ -196,11 +209,13 @@ class Session:
                 "or open the session with allow_filters: true (stored, not trained on) or purpose: eval",
                 name,
             )
-        held = {"max_session_tokens": self.conversation.num_tokens, "max_turns": self.num_answers}
-        for name, value in held.items():
-            if value >= getattr(limits, name):
-                self.limit_hit = name
-                raise BadRequestError(f"{name}: the session is at {value}, the most is {getattr(limits, name)}: end it", "messages")
+        self._check_held("max_session_tokens", self.conversation.num_tokens, limits.max_session_tokens)
+        self._check_held("max_turns", self.num_answers, limits.max_turns)
+
+    def _check_held(self, name: str, value: int, most: int) -> None:
+        if value >= most:
+            self.limit_hit = name
+            raise BadRequestError(f"{name}: the session is at {value}, the most is {most}: end it", "messages")
 
     def _known_answer(self, ask: Ask) -> Answer | None:
         found = self._by_request.get(ask.digest)
@@ -251,25 +266,33 @@ class Session:
     async def _unless_gone(self, order: Order, gone: Gone, on_tokens: OnTokens | None) -> tuple[list[Sampled], bool]:
         """The replies, and whether they were broken off because the client has left."""
         around = self._around
-        whole = sample_whole(
-            around.engine, order, deadline_seconds=around.limits.reply_seconds, clock=around.clock, is_wanted=lambda: not gone.is_set(), on_tokens=on_tokens
-        )
-        work = asyncio.create_task(whole)
         ending: list[asyncio.Task[None]] = []
-        gone.then(lambda: ending.append(asyncio.create_task(end_request(around.engine, order.request_id, work))))
+        scope = asyncio.timeout(None)
+
+        def leave() -> None:
+            # The engine is told to end the request with what there is of it; if it does not in time, the request is given up.
+            ending.append(asyncio.create_task(around.engine.abort(order.request_id)))
+            scope.reschedule(asyncio.get_running_loop().time() + 2 * ABORT_SECONDS)
+
+        replies: list[Sampled] = []
         try:
-            replies = await work
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if not gone.is_set() or (current is not None and current.cancelling()):
+            async with scope:
+                gone.then(leave)
+                replies = await sample_whole(
+                    around.engine,
+                    order,
+                    deadline_seconds=around.limits.reply_seconds,
+                    clock=around.clock,
+                    is_wanted=lambda: not gone.is_set(),
+                    on_tokens=on_tokens,
+                )
+        except TimeoutError:
+            if not scope.expired():
                 raise
-            replies = []
         finally:
             gone.then(None)
-            work.cancel()
-            for task in ending:
-                task.cancel()
             if ending:
+                ending[0].cancel()
                 await asyncio.gather(*ending, return_exceptions=True)
         # A reply that is complete waits for its client, who may come back.
         return replies, gone.is_set() and any(reply.finish == "abort" for reply in replies)
@@ -291,6 +314,7 @@ class Session:
             filters=ask.filters,
             affinity=self.opened.session,
             request_id=f"gateway-{secrets.token_hex(12)}",
+            spelled=self._speller.spell(prompt.ids),
         )
 
     def _now(self) -> int:

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.gateway.engine import Sampled
 from penstock.gateway.failures import TOLD, error_fields, openai_error
 from penstock.gateway.replies import Answer, Shape, TextStream, event, logprobs_shape, new_id, part_event
 from penstock.gateway.requests import Ask
+from penstock.gateway.sampling import Sampled
 from penstock.gateway.session import ClientGone, Session
 from penstock.gateway.watching import watched
 

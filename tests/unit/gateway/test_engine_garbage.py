@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from penstock.errors import InfraError
-from penstock.gateway.engine import HttpEngine, Order
+from penstock.gateway.engine import HttpEngine
+from penstock.gateway.sampling import Order
 
 RUN = {"policy": "policy", "version": 3, "count": 2, "mixed_kv": False, "evidence": "digest"}
 RIGHT: dict[str, Any] = {"token_ids": [5, 6], "token_logprobs": [-0.5, 0.0], "versions": [RUN]}

@@ -1,0 +1,64 @@
+"""What is asked of whoever samples, and what comes back: token ids in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from penstock.types import Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What an engine is asked for."""
+
+    ids: Int32Array
+    num_choices: int
+    max_tokens: int
+    temperature: float
+    seed: int
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    num_alternatives: int = 0
+    filters: Mapping[str, Json] = field(default_factory=dict)
+    affinity: str = ""
+    """Requests with the same one go to the same server while it answers: it has the beginning of the conversation in its cache."""
+    request_id: str = ""
+    spelled: bytes = b""
+    """The ids as a JSON list, if somebody has it."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sampled:
+    """One reply, as far as it has come."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Mapping[str, float]] = field(default_factory=list)
+    """For each token, the likeliest texts, if they were asked for."""
+    versions: list[VersionRun] = field(default_factory=list)
+    finish: str = ""
+    stop_text: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    sampler: SamplerFacts = field(default_factory=SamplerFacts)
+
+    def arrays(self) -> tuple[Int32Array, Float32Array]:
+        """Ids and logprobs."""
+        return np.array(self.ids, np.int32), np.array(self.logprobs, np.float32)
+
+
+OnTokens = Callable[[int, Sampled], None]
+"""Called with the number of a choice and what there is of it, each time it has grown."""
+
+
+class Engine(Protocol):
+    """Samples."""
+
+    async def sample(self, order: Order, *, deadline_seconds: float, on_tokens: OnTokens | None = None) -> list[Sampled]:
+        """All choices, in order. Raises `BadRequestError` if the engine refuses the request, `InfraError` if it gives no answer in time."""
+
+    async def abort(self, request_id: str) -> None:
+        """Have a request end with what there is of it, if the engine can."""

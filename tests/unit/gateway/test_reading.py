@@ -1,0 +1,92 @@
+"""Requests that go on from the one before are read by what they add, and as if they were read whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InputError
+from penstock.gateway.reading import Reader
+from penstock.gateway.requests import read_ask
+from penstock.gateway.spelling import Speller
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "]"}'}}
+texts = st.sampled_from(["", "a", "]", "}],", '"messages": [', "[", "\\", 'say "hi"', "ü", "\n"])
+messages = st.one_of(
+    st.builds(lambda text: {"role": "user", "content": text}, texts),
+    st.builds(lambda text: {"role": "user", "content": [{"type": "text", "text": text}]}, texts),
+    st.builds(lambda text: {"content": text, "role": "assistant", "tool_calls": [CALL]}, texts),
+)
+before_fields = st.sampled_from(
+    [{}, {"model": "m"}, {"tools": [{"messages": []}]}, {"stop": ["[]"], "metadata": {"messages": [{"role": "user", "content": "a"}]}}]
+)
+after_fields = st.sampled_from([{}, {"n": 2}, {"metadata": {"messages": [[]]}}, {"max_tokens": 3, "user": "}"}])
+spellings = st.sampled_from([{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+
+
+def spelled(said: list[Any], before: dict[str, Any], after: dict[str, Any], spelling: dict[str, Any]) -> bytes:
+    return json.dumps({**before, "messages": said, **after}, **spelling).encode()
+
+
+@given(
+    said=st.lists(messages, min_size=1, max_size=8),
+    steps=st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    before=before_fields,
+    after=after_fields,
+    spelling=spellings,
+)
+def test_whatever_was_read_before_a_request_reads_the_same(said: list[Any], steps: list[int], before: Any, after: Any, spelling: Any) -> None:
+    reader = Reader()
+    for length in steps:
+        body = spelled(said[: max(1, length)], before, after, spelling)
+        assert reader.read(body, {}) == read_ask(body, {})
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b",]}",
+        b',,{"role":"user","content":"b"}]}',
+        b'{"role":"user","content":"b"}]}',
+        b',{"role":"user"',
+        b'],"messages":[]}',
+        b",7]}",
+        b'],"n":0}',
+        b"]",
+        b',{"role":1}]}',
+        b"\xff]}",
+    ],
+)
+def test_what_is_wrong_behind_known_messages_is_refused_as_if_it_were_read_whole(tail: bytes) -> None:
+    start = b'{"messages":[{"role":"user","content":"a"}'
+    reader = Reader()
+    reader.read(start + b"]}", {})
+    with pytest.raises(InputError) as expected:
+        read_ask(start + tail, {})
+    with pytest.raises(InputError) as found:
+        reader.read(start + tail, {})
+    assert (type(found.value), str(found.value)) == (type(expected.value), str(expected.value))
+    # And what was known is not spoiled by it.
+    good = start + b',{"role":"user","content":"b"}]}'
+    assert reader.read(good, {}) == read_ask(good, {})
+
+
+def test_messages_that_were_read_before_are_not_made_anew() -> None:
+    reader = Reader()
+    first = reader.read(spelled([{"role": "user", "content": "a"}], {}, {"n": 1}, {}), {})
+    second = reader.read(spelled([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], {}, {"n": 1}, {}), {})
+    assert second.messages[0] is first.messages[0]
+
+
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), min_size=1, max_size=6), st.booleans())
+def test_prompts_are_spelled_as_json_whatever_came_before(parts: list[list[int]], grows: bool) -> None:
+    speller = Speller()
+    ids: list[int] = []
+    for part in parts:
+        ids = ids + part if grows else part
+        assert json.loads(speller.spell(np.array(ids, np.int32))) == ids
