@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.services.item_contract import ItemContract
 from tests.services.store_contract import ONE_OF_EACH, StoreContract, group, payload
 
 from penstock.buffer.store import Store
@@ -52,6 +53,10 @@ def rig(request: pytest.FixtureRequest) -> MemoryRig:
 
 
 class TestMemoryStore(StoreContract):
+    pass
+
+
+class TestMemoryStoreItems(ItemContract):
     pass
 
 

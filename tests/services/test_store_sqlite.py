@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.services.item_contract import ItemContract, item
 from tests.services.store_contract import ONE_OF_EACH, RUN, StoreContract, entry, group, member, outcome, payload, plan, rollout
 
 from penstock.buffer.store import Bounds, SqliteStore, Store
 from penstock.errors import CorruptError, InvalidError, InvariantError, LimitError, StoreError, StoreFullError, UnknownError
-from penstock.types import GroupState, MemberState, Record
+from penstock.types import ArrivedItem, GroupState, MemberState, Record
 
 
 class SqliteRig:
@@ -87,6 +88,10 @@ def path(tmp_path: Path) -> Path:
 
 
 class TestSqliteStore(StoreContract):
+    pass
+
+
+class TestSqliteStoreItems(ItemContract):
     pass
 
 
@@ -329,7 +334,8 @@ def test_a_byte_flipped_anywhere_never_makes_a_wrong_record(tmp_path: Path) -> N
     members = [member(index, 0, session=f"session-{index}") for index in range(20)]
     payloads = [payload(f"u{index}", random.Random(index).randbytes(1500)) for index in range(20)]
     entries = [entry("e", index, b"%d" % index * 50) for index in range(20)]
-    store.submit([RUN, *groups, *members, *payloads, *entries, *(plan(index) for index in range(5)), *(outcome(index) for index in range(5))])
+    items = [item(f"i{index}", index, index, body=random.Random(100 + index).randbytes(1500)) for index in range(20)]
+    store.submit([RUN, *groups, *members, *payloads, *entries, *items, *(plan(index) for index in range(5)), *(outcome(index) for index in range(5))])
     store.close()
     rng = random.Random(11)
     path = tmp_path / "flipped.sqlite"
@@ -337,11 +343,11 @@ def test_a_byte_flipped_anywhere_never_makes_a_wrong_record(tmp_path: Path) -> N
     for _ in range(120):
         shutil.copy(written, path)
         flip_byte(path, rng.randrange(path.stat().st_size), rng.randrange(8))
-        num_noticed += _reads_truly(path, groups, members, payloads, entries)
+        num_noticed += _reads_truly(path, groups, members, payloads, entries, items)
     assert num_noticed > 10
 
 
-def _reads_truly(path: Path, groups: list[object], members: list[object], payloads: list[object], entries: list[object]) -> bool:
+def _reads_truly(path: Path, groups: list[object], members: list[object], payloads: list[object], entries: list[object], items: list[ArrivedItem]) -> bool:
     """Whether damage was noticed; everything that is served must be as it was written."""
     try:
         store = SqliteStore(path, read_only=True)
@@ -354,7 +360,11 @@ def _reads_truly(path: Path, groups: list[object], members: list[object], payloa
             assert found is None or found == groups[index]
             num_served += found is not None
         with suppress(StoreError):
-            assert store.members("demo", f"src/0/{index}") in ((members[index],), ())
+            assert {*store.members("demo", f"src/0/{index}")} <= {members[index], items[index].slot}
+        with suppress(StoreError):
+            assert store.rollout("demo", f"i{index}") in (items[index].rollout, None)
+        with suppress(StoreError, UnknownError):
+            assert store.payload("demo", f"i{index}") == items[index].payload
         with suppress(StoreError, UnknownError):
             assert store.payload("demo", f"u{index}") == payloads[index]
     with suppress(StoreError):

@@ -103,6 +103,16 @@ class MemoryStore:
         self._waiting.append(_Waiting(future, self._put(records)))
         return future
 
+    def join(self, records: Sequence[Record]) -> Future[None]:
+        future = self.submit(records)
+        failure = future.exception() if future.done() else None
+        if failure is not None:
+            raise failure
+        return future
+
+    def send(self) -> None:
+        """Every change set is in the log from the start."""
+
     def sync_now(self) -> int:
         """Sync the log and resolve what waited for it, in order; how many change sets that were. A failure goes to their futures."""
         if self._failure is not None or not self._waiting:

@@ -13,7 +13,7 @@ from itertools import chain
 
 from penstock.buffer.store._rows import Row
 
-_SIZES = (64, 16, 4, 1)
+_SIZES = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. Few sizes, so that each is compiled once."""
 
 

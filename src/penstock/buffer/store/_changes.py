@@ -10,10 +10,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from penstock.buffer.store._bulk import write_rows
+from penstock.buffer.store._items import forget_bodies, item_row, write_item, write_items
 from penstock.buffer.store._rows import (
     JOURNAL_COLUMNS,
     MEMBERS,
@@ -27,9 +27,8 @@ from penstock.buffer.store._rows import (
     payload_of,
     payload_row,
 )
-from penstock.buffer.store.places import spread
 from penstock.errors import ConflictError, CorruptError, InvalidError, InvariantError, PenstockError
-from penstock.types import JournalEntry, Moved, Payload, Record
+from penstock.types import ArrivedItem, JournalEntry, Moved, Payload, Record
 
 R = TypeVar("R")
 
@@ -46,52 +45,82 @@ _STATEMENTS = tuple(_KEY_LENGTHS)
 _REFUSALS = (sqlite3.IntegrityError, OverflowError, UnicodeError)
 
 SUSTAINED_BATCH = 32
-"""So many change sets at once mean that the writer is the narrow place. It then leaves payloads as they came, since compressing one takes longer
-than writing it."""
+"""So many payloads at once mean that the writer is the narrow place. It then leaves them as they came, since compressing one takes longer than
+writing it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChangeSet:
-    """Records that become durable together or not at all."""
+class Rows(NamedTuple):
+    """Records ready for the writer. Encoded by their author, so that an ill-formed one fails there."""
 
-    records: tuple[Record, ...]
-    rows: tuple[tuple[str, Row], ...]
-    """Statement and values for everything that is replaced by key. Encoded on submit, so that an ill-formed record fails at its author."""
-    payloads: tuple[Payload, ...]
-    entries: tuple[JournalEntry, ...]
+    records: Sequence[Record]
+    replacing: list[tuple[str, Row]]
+    """Statement and values for everything that is replaced by key."""
+    items: list[tuple[ArrivedItem, Row]]
+    payloads: list[Payload]
+    entries: list[JournalEntry]
     num_bytes: int
     """What waiting for the disk costs in memory."""
-    future: Future[None] = field(default_factory=Future)
 
 
-def change_set(records: Sequence[Record]) -> ChangeSet:
-    """`records` ready for the writer. Raises `InvalidError` for a record that cannot be encoded, `InvariantError` for one whose columns cannot be kept."""
-    records = spread(records)
-    rows: list[tuple[str, Row]] = []
+def rows_of(records: Sequence[Record]) -> Rows:
+    """Raises `InvalidError` for a record that cannot be encoded, `InvariantError` for one whose columns cannot be kept."""
+    replacing: list[tuple[str, Row]] = []
+    items: list[tuple[ArrivedItem, Row]] = []
     payloads: list[Payload] = []
     entries: list[JournalEntry] = []
+    num_bytes = 0
     for record in records:
-        if isinstance(record, Payload):
+        if isinstance(record, ArrivedItem):
+            items.append((record, item_row(record)))
+            num_bytes += len(record.body)
+        elif isinstance(record, Payload):
             payloads.append(record)
+            num_bytes += len(record.body)
         elif isinstance(record, JournalEntry):
             journal_key(record)
             entries.append(record)
-        elif isinstance(record, Moved):
-            rows.append((_MOVE, moved_row(record)))
+            num_bytes += len(record.body)
         else:
-            table = TABLES[type(record)]
-            rows.append((table.write, table.row(record)))
-    num_bytes = sum(len(row[-1]) for _, row in rows) + sum(len(payload.body) for payload in payloads) + sum(len(entry.body) for entry in entries)
-    change = ChangeSet(records=tuple(records), rows=tuple(rows), payloads=tuple(payloads), entries=tuple(entries), num_bytes=num_bytes)
-    # From here on it cannot be cancelled: a waiter that goes away must not keep the records from being written.
-    change.future.set_running_or_notify_cancel()
-    return change
+            statement, row = (_MOVE, moved_row(record)) if isinstance(record, Moved) else _replacing(record)
+            replacing.append((statement, row))
+            num_bytes += len(row[-1])
+    return Rows(records, replacing, items, payloads, entries, num_bytes)
+
+
+def _replacing(record: Record) -> tuple[str, Row]:
+    table = TABLES[type(record)]
+    return table.write, table.row(record)
+
+
+class ChangeSet:
+    """Records that become durable together or not at all. May grow until it is given to the writer."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.replacing: list[tuple[str, Row]] = []
+        self.items: list[tuple[ArrivedItem, Row]] = []
+        self.payloads: list[Payload] = []
+        self.entries: list[JournalEntry] = []
+        self.num_bytes = 0
+        self.future: Future[None] = Future()
+        # From here on it cannot be cancelled: a waiter that goes away must not keep the records from being written.
+        self.future.set_running_or_notify_cancel()
+
+    def add(self, rows: Rows) -> None:
+        """Take more records in."""
+        self.records += rows.records
+        self.replacing += rows.replacing
+        self.items += rows.items
+        self.payloads += rows.payloads
+        self.entries += rows.entries
+        self.num_bytes += rows.num_bytes
 
 
 def write_together(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) -> bool:
     """Write all of `changes`. False if any of them conflicts with what is there: the transaction is then to be rolled back."""
-    compress = len(changes) < SUSTAINED_BATCH
+    compress = sum(len(change.payloads) + len(change.items) for change in changes) < SUSTAINED_BATCH
     try:
+        write_items(connection, [item for change in changes for item in change.items], compress=compress)
         write_rows(connection, _INSERT_PAYLOAD, (payload_row(payload, compress=compress) for change in changes for payload in change.payloads))
         write_rows(connection, _INSERT_ENTRY, (journal_row(entry) for change in changes for entry in change.entries))
         if not all(change.records for change in changes):
@@ -119,18 +148,22 @@ def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) ->
     """Write the newest row of every key. False if a member has no group."""
     newest: dict[str, dict[Row, Row]] = {statement: {} for statement in _STATEMENTS}
     for change in changes:
-        for statement, row in change.rows:
+        for statement, row in change.replacing:
             newest[statement][row[: _KEY_LENGTHS[statement]]] = row
     for statement, rows in newest.items():
         if rows:
             written = write_rows(connection, statement, rows.values())
             if statement == MEMBERS.write and written != len(rows):
                 return False
+            if statement == _MOVE:
+                forget_bodies(connection, list(rows))
     return True
 
 
 def _write_one(connection: sqlite3.Connection, change: ChangeSet) -> None:
     try:
+        for item, row in change.items:
+            write_item(connection, item, row)
         for payload in change.payloads:
             _write_payload(connection, payload)
         for entry in change.entries:

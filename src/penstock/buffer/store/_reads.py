@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.buffer.store._items import ItemReads
 from penstock.buffer.store._rows import (
     ANNOTATIONS,
     CHECKPOINTS,
@@ -26,7 +27,7 @@ from penstock.buffer.store._rows import (
 from penstock.buffer.store.places import by_subject, by_try
 from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
 from penstock.errors import CorruptError
-from penstock.types import Purpose, Snapshot, Tally
+from penstock.types import MemberState, Purpose, Snapshot, Tally
 
 R = TypeVar("R")
 Damaged = Callable[[str, str, str, CorruptError, object], None]
@@ -40,6 +41,7 @@ SELECT state, environment, purpose, reason, source,
        count(*), max(cursor), max(ord), max(ready_ord), count(ready_tokens), sum(ready_tokens), sum(lost_longest)
 FROM groups WHERE run = ? GROUP BY state, environment, purpose, reason, source
 """
+_COUNT_ITEMS = "SELECT environment, failure, count(*) FROM items WHERE run = ? GROUP BY environment, failure"
 _COUNT_MEMBERS = "SELECT state, environment, purpose, reason, count(*) FROM members WHERE run = ? GROUP BY state, environment, purpose, reason"
 
 
@@ -49,6 +51,7 @@ class Reads:
     def __init__(self, connection: sqlite3.Connection, damaged: Damaged) -> None:
         self._connection = connection
         self._damaged = damaged
+        self.items = ItemReads(connection, damaged)
 
     def one(self, table: Table[R], where: str, values: Row) -> R | None:
         """The record, None if there is none. Raises `CorruptError` if it is damaged."""
@@ -76,8 +79,11 @@ class Reads:
             return None
         groups = sorted(self.many(GROUPS, "WHERE run = ? AND state IN ('open', 'complete', 'ready', 'bound')", (run,)), key=lambda group: group.order)
         order = {group.id: group.order for group in groups}
+        items = [item for item in self.items.many(_OF_GROWING, (run,)) if item.group_id in order]
         members = [member for member in self.many(MEMBERS, _OF_GROWING, (run,)) if member.group_id in order]
+        members += [item.slot for item in items]
         rollouts = [rollout for rollout in self.many(ROLLOUTS, _OF_GROWING, (run,)) if rollout.group_id in order]
+        rollouts += [item.rollout for item in items]
         annotations = [found for found in self.many(ANNOTATIONS, _OF_GROWING, (run,)) if found.group_id in order]
         checkpoints = self.many(CHECKPOINTS, f"{_FACT} AND live = 1 ORDER BY key", (run, CHECKPOINTS.kind))
         first_plan = checkpoints[-1].update - 1 if checkpoints else 0
@@ -105,6 +111,9 @@ class Reads:
 
     def _tallies(self, run: str, counts: list[GroupCount]) -> dict[tuple[str, Purpose], Tally]:
         members = [MemberCount(*row) for row in self._connection.execute(_COUNT_MEMBERS, (run,))]
+        for environment, failure, num_items in self._connection.execute(_COUNT_ITEMS, (run,)):
+            state = MemberState.ACCEPTED if failure is None else MemberState.FAILED
+            members.append(MemberCount(state=state, environment=environment, purpose=Purpose.TRAIN, reason=failure, num_members=num_items))
         try:
             return tallies(counts, members)
         except ValueError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import SchemaError
 
-SCHEMA = 3
+SCHEMA = 4
 APPLICATION_ID = 0x50454E53
 """Marks the file as ours ("PENS")."""
 
@@ -64,6 +64,17 @@ INSERT INTO probes VALUES (0, 0);
 # Holds only groups that have ended and whose bytes are still here, so that a write to any other one does not touch it.
 _TO_ARCHIVE = "CREATE INDEX groups_to_archive ON groups (run, ord) WHERE to_archive = 1;"
 
+# Facts and bytes have the same number. The index serves the look at a group and, by its last two columns, the tallies.
+_ITEMS = """
+CREATE TABLE items (
+    number INTEGER PRIMARY KEY, run TEXT NOT NULL, uid TEXT NOT NULL, group_id TEXT NOT NULL, environment TEXT NOT NULL, failure TEXT,
+    checksum INTEGER NOT NULL, facts BLOB NOT NULL,
+    UNIQUE (run, uid)
+);
+CREATE INDEX items_by_group ON items (run, group_id, environment, failure);
+CREATE TABLE item_bodies (number INTEGER PRIMARY KEY, encoding TEXT NOT NULL, body BLOB NOT NULL);
+"""
+
 _QUARANTINE = """
 CREATE TABLE quarantine (
     kind TEXT NOT NULL, run TEXT NOT NULL, key TEXT NOT NULL, sentence TEXT NOT NULL, body BLOB,
@@ -80,6 +91,8 @@ MIGRATIONS = {
     UPDATE groups SET to_archive = 1 WHERE state IN ('spent', 'dropped') OR (state = 'ready' AND purpose != 'train');
     """
     + _TO_ARCHIVE,
+    # Schema 3 kept an item that arrived as a slot, a rollout and a payload. Those it has stay where they are.
+    3: _ITEMS,
 }
 """Statements that turn a file of schema n into one of schema n + 1."""
 
@@ -104,7 +117,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version == SCHEMA:
         return
     if version == 0:
-        script = f"PRAGMA application_id = {APPLICATION_ID};" + _TABLES + _TO_ARCHIVE + _QUARANTINE
+        script = f"PRAGMA application_id = {APPLICATION_ID};" + _TABLES + _TO_ARCHIVE + _QUARANTINE + _ITEMS
     else:
         script = "".join(MIGRATIONS[step] for step in range(version, SCHEMA))
     try:

@@ -61,15 +61,22 @@ class Writer:
         """Queue `change`; or say why not, and leave it alone."""
         num_bytes = change.num_bytes
         with self._changed:
-            if self._failure is not None or self._stopping:
-                return self._failure or StoreError(f"{self._path} is closed")
-            full = len(self._waiting) >= self._bounds.max_waiting or self._waiting_bytes + num_bytes > self._bounds.max_waiting_bytes
-            if full and self._waiting:
-                return LimitError(f"{len(self._waiting)} change sets ({self._waiting_bytes} bytes) wait for the disk; try again later")
+            refusal = self.refusal(num_bytes)
+            if refusal is not None:
+                return refusal
             self._waiting.append(change)
             self._waiting_bytes += num_bytes
             self._last = change.future
             self._changed.notify()
+        return None
+
+    def refusal(self, num_bytes: int) -> StoreError | LimitError | None:
+        """Why a change set of so many bytes would not be taken now, if it would not."""
+        if self._failure is not None or self._stopping:
+            return self._failure or StoreError(f"{self._path} is closed")
+        full = len(self._waiting) >= self._bounds.max_waiting or self._waiting_bytes + num_bytes > self._bounds.max_waiting_bytes
+        if full and self._waiting:
+            return LimitError(f"{len(self._waiting)} change sets ({self._waiting_bytes} bytes) wait for the disk; try again later")
         return None
 
     def set_aside(self, row: Row) -> None:

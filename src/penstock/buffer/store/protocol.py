@@ -51,6 +51,15 @@ class Store(Protocol):
         An empty change set is a durable write too, to find out whether one is possible.
         """
 
+    def join(self, records: Sequence[Record]) -> Future[None]:
+        """As `submit`, in one change set with whatever else has joined since the last `send`: they become durable together or not at all.
+
+        What can be refused at once is raised here, and then nothing of `records` has joined.
+        """
+
+    def send(self) -> None:
+        """Let what has joined be written. So does `submit`, since what was submitted earlier is durable no later."""
+
     def reopen(self) -> None:
         """Forget everything that is not durable and start again from disk. Raises `StoreError` if the disk still refuses."""
 

@@ -14,16 +14,16 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from penstock.buffer.archive.reading import ArchiveReader
-from penstock.buffer.store._changes import ChangeSet, change_set
+from penstock.buffer.store._changes import ChangeSet, rows_of
 from penstock.buffer.store._connections import ReaderPool, open_for_writing
 from penstock.buffer.store._failures import store_error
 from penstock.buffer.store._lock import WriterLock
+from penstock.buffer.store._overlay import Overlay
 from penstock.buffer.store._reads import Reads
 from penstock.buffer.store._rows import (
     ANNOTATIONS,
@@ -42,14 +42,16 @@ from penstock.buffer.store._rows import (
     key_text,
     payload_of,
 )
+from penstock.buffer.store._scans import Scans
 from penstock.buffer.store._seen import Seen
 from penstock.buffer.store._writer import Bounds, Writer
-from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, places
+from penstock.buffer.store.places import Place, Shelf, by_subject, by_try, places
 from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import CorruptError, PenstockError, RetiredError, StoreError, UnknownError
 from penstock.types import (
     AnnotationRecord,
     ArchiveFile,
+    ArrivedItem,
     GroupRecord,
     JournalEntry,
     LeaseRecord,
@@ -64,7 +66,6 @@ from penstock.types import (
 )
 
 R = TypeVar("R")
-_SCAN_PAGE = 500
 _FLUSH_SECONDS = 60.0
 
 
@@ -87,9 +88,11 @@ class SqliteStore:
         self._bounds = bounds or Bounds()
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._overlay: Shelves[tuple[ChangeSet, Record]] = Shelves()
+        self._overlay = Overlay()
+        self._joined: ChangeSet | None = None
         self._damaged: dict[tuple[str, str, str], str] = {}
         self._readers = ReaderPool(self._path)
+        self._scans = Scans(self._readers, self._note_damage)
         self._archive = ArchiveReader(self._path.parent)
         self._writer: Writer | None = None
         self._writer_lock: WriterLock | None = None
@@ -103,7 +106,10 @@ class SqliteStore:
             except BaseException:
                 self._writer_lock.release()
                 raise
-            self._rollouts_seen, self._groups_seen = self._seen("rollouts", "uid"), self._seen("groups", "id")
+            self._rollouts_seen, self._groups_seen = (
+                self._seen("SELECT run, uid FROM rollouts", "SELECT run, uid FROM items"),
+                self._seen("SELECT run, id FROM groups"),
+            )
         self._remember_damage()
 
     @property
@@ -114,25 +120,40 @@ class SqliteStore:
     # Writing
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
-        if self._writer is None:
-            return _failed(StoreError(f"{self._path} is open read-only"))
+        change = ChangeSet()
         try:
-            change = change_set(records)
+            writer, rows = self._writing(), rows_of(records)
         except PenstockError as error:
             return _failed(error)
         # Under the lock that `_settled` takes: the change set must not be done before it is in the overlay.
         with self._lock:
-            refusal = self._writer.submit(change)
+            self._send()
+            change.add(rows)
+            refusal = writer.submit(change)
             if refusal is not None:
                 return _failed(refusal)
-            for record in change.records:
-                for place in places(record):
-                    self._overlay.put(place, (change, record))
-                if self._rollouts_seen is not None and type(record) is RolloutRecord:
-                    self._rollouts_seen.add(record.run, record.uid)
-                elif self._groups_seen is not None and type(record) is GroupRecord and not self._groups_seen.may_have(record.run, record.id):
-                    self._groups_seen.add(record.run, record.id)
+            self._show(change, records)
         return change.future
+
+    def join(self, records: Sequence[Record]) -> Future[None]:
+        writer, rows = self._writing(), rows_of(records)
+        with self._lock:
+            change = self._joined
+            if change is not None and change.num_bytes > self._bounds.max_batch_bytes:
+                self._send()
+                change = None
+            if change is None:
+                change = self._joined = ChangeSet()
+            refusal = writer.refusal(change.num_bytes + rows.num_bytes)
+            if refusal is not None:
+                raise refusal
+            change.add(rows)
+            self._show(change, records)
+        return change.future
+
+    def send(self) -> None:
+        with self._lock:
+            self._send()
 
     def reopen(self) -> None:
         if self._writer is None:
@@ -142,11 +163,13 @@ class SqliteStore:
         if self._writer_lock is None:
             raise StoreError(f"{self._path} is closed")
         self._writer.stop(forget=True)
+        self.send()
         self._readers.close()
         self._writer.close()
         self._writer = self._start_writer()
 
     def close(self) -> None:
+        self.send()
         if self._writer is not None:
             self._writer.stop(forget=False)
         self._readers.close()
@@ -166,6 +189,7 @@ class SqliteStore:
 
     def load(self, run: str) -> Snapshot | None:
         if self._writer is not None:
+            self.send()
             self._writer.flush(_FLUSH_SECONDS)
         with self._readers.connection() as connection:
             # One transaction: everything in a snapshot is of the same moment.
@@ -183,7 +207,14 @@ class SqliteStore:
     def rollout(self, run: str, uid: str) -> RolloutRecord | None:
         if self._rollouts_seen is not None and not self._rollouts_seen.may_have(run, uid):
             return None
-        return self._one(ROLLOUTS, (("rollout", run), uid), "WHERE run = ? AND uid = ?", (run, uid))
+        with self._lock:
+            pending = self._overlay.get((("rollout", run), uid)) or self._overlay.item(run, uid)
+        if pending is not None:
+            return pending.rollout if isinstance(pending, ArrivedItem) else cast(RolloutRecord, pending)
+        with self._readers.connection() as connection:
+            reads = self._reads(connection)
+            item = reads.items.one(run, uid)
+            return item.rollout if item is not None else reads.one(ROLLOUTS, "WHERE run = ? AND uid = ?", (run, uid))
 
     def plan(self, run: str, update: int) -> Plan | None:
         return self._one(PLANS, (("plan", run), update), "WHERE run = ? AND kind = 'plan' AND key = ?", (run, update))
@@ -192,19 +223,25 @@ class SqliteStore:
         return self._one(LEASES, (("lease", run), lease), "WHERE run = ? AND kind = 'lease' AND key = ?", (run, lease))
 
     def members(self, run: str, group_id: str) -> tuple[MemberRecord, ...]:
-        return tuple(sorted(self._of_group(MEMBERS, "member", run, group_id), key=lambda member: member.member))
+        slots = [*self._of_group(MEMBERS, "member", run, group_id), *(item.slot for item in self._items_of(run, group_id))]
+        return tuple(sorted(slots, key=lambda member: member.member))
 
     def rollouts(self, run: str, group_id: str) -> tuple[RolloutRecord, ...]:
-        return tuple(sorted(self._of_group(ROLLOUTS, "rollout", run, group_id), key=by_try))
+        tries = [*self._of_group(ROLLOUTS, "rollout", run, group_id), *(item.rollout for item in self._items_of(run, group_id))]
+        return tuple(sorted(tries, key=by_try))
 
     def annotations(self, run: str, group_id: str) -> tuple[AnnotationRecord, ...]:
         return tuple(sorted(self._of_group(ANNOTATIONS, "annotation", run, group_id), key=by_subject))
 
     def payload(self, run: str, uid: str) -> Payload:
-        pending = self._pending(("payload", run)).get(uid)
+        with self._lock:
+            pending = self._overlay.get((("payload", run), uid)) or self._overlay.item(run, uid)
         if pending is not None:
-            return cast(Payload, pending)
+            return pending.payload if isinstance(pending, ArrivedItem) else cast(Payload, pending)
         with self._readers.connection() as connection:
+            item = self._reads(connection).items.whole(run, uid)
+            if item is not None and item[1] is not None:
+                return replace(item[0], body=item[1]).payload
             row = connection.execute(f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE run = ? AND uid = ?", (run, uid)).fetchone()
         if row is None:
             raise UnknownError(f"run {run!r} has no payload {uid!r}")
@@ -227,9 +264,13 @@ class SqliteStore:
         query = f"""SELECT rollouts.group_id, rollouts.rowid, {columns}
             FROM rollouts JOIN payloads ON payloads.run = rollouts.run AND payloads.uid = rollouts.uid
             WHERE rollouts.run = ? AND rollouts.group_id IN ({", ".join("?" * len(group_ids))})"""
+        found: dict[str, list[StoredBody]] = {group_id: [] for group_id in group_ids}
         with self._readers.connection() as connection:
             rows = connection.execute(query, (run, *group_ids)).fetchall()
-        found: dict[str, list[StoredBody]] = {group_id: [] for group_id in group_ids}
+            for item, body in self._reads(connection).items.of_groups(run, group_ids):
+                body = self._moved_body(item) if body is None else body
+                if body is not None:
+                    found[item.group_id].append(StoredBody(item.uid, item.digest, body))
         # Sorted here: the database would carry the bodies through its sorter.
         for group_id, _, *row in sorted(rows, key=lambda row: row[1]):
             try:
@@ -242,25 +283,6 @@ class SqliteStore:
                 continue
             found[group_id].append(StoredBody(payload.uid, payload.digest, payload.body))
         return found
-
-    def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
-        last = 1 << 62
-        # Rows are numbered as they come, so the newest are found from the end without an index.
-        while True:
-            with self._readers.connection() as connection:
-                rowids = connection.execute("SELECT rowid FROM rollouts WHERE rowid < ? ORDER BY rowid DESC LIMIT ?", (last, _SCAN_PAGE)).fetchall()
-                if not rowids:
-                    return
-                page = self._reads(connection).many(ROLLOUTS, "WHERE run = ? AND rowid < ? AND rowid >= ? ORDER BY rowid DESC", (run, last, rowids[-1][0]))
-            for rollout in page:
-                if rollout.stored_at <= stored_at:
-                    return
-                yield rollout
-            last = rowids[-1][0]
-
-    def groups_since(self, run: str, ready_order: int) -> tuple[GroupRecord, ...]:
-        with self._readers.connection() as connection:
-            return tuple(self._reads(connection).many(GROUPS, "WHERE run = ? AND ready_ord > ? ORDER BY ready_ord", (run, ready_order)))
 
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         entries: dict[Any, Any] = {}
@@ -276,30 +298,20 @@ class SqliteStore:
                 raise
         return tuple(sorted((entries | pending).values(), key=lambda entry: entry.index))
 
+    def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
+        return self._scans.rollouts_since(run, stored_at)
+
+    def groups_since(self, run: str, ready_order: int) -> tuple[GroupRecord, ...]:
+        return self._scans.groups_since(run, ready_order)
+
     def scan_groups(self, run: str) -> Iterator[GroupRecord]:
-        with self._readers.connection() as connection:
-            numbers = np.array(connection.execute("SELECT ord, rowid FROM groups WHERE run = ?", (run,)).fetchall(), dtype=np.int64).reshape(-1, 2)
-        rowids = numbers[np.lexsort((numbers[:, 1], numbers[:, 0])), 1]
-        for start in range(0, len(rowids), _SCAN_PAGE):
-            page = tuple(rowids[start : start + _SCAN_PAGE].tolist())
-            with self._readers.connection() as connection:
-                groups = self._reads(connection).many(GROUPS, f"WHERE rowid IN ({', '.join('?' * len(page))})", page)
-            yield from sorted(groups, key=lambda group: group.order)
+        return self._scans.groups(run)
 
     def scan_rollouts(self, run: str) -> Iterator[RolloutRecord]:
-        last = ""
-        while True:
-            with self._readers.connection() as connection:
-                uids = connection.execute("SELECT uid FROM rollouts WHERE run = ? AND uid > ? ORDER BY uid LIMIT ?", (run, last, _SCAN_PAGE)).fetchall()
-                if not uids:
-                    return
-                page = self._reads(connection).many(ROLLOUTS, "WHERE run = ? AND uid > ? AND uid <= ? ORDER BY uid", (run, last, uids[-1][0]))
-            yield from page
-            last = uids[-1][0]
+        return self._scans.rollouts(run)
 
     def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
-        with self._readers.connection() as connection:
-            return tuple(self._reads(connection).many(GROUPS, "WHERE run = ? AND to_archive = 1 ORDER BY ord LIMIT ?", (run, limit)))
+        return self._scans.settled_groups(run, limit)
 
     def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
         pending = self._pending(("archive", run))
@@ -322,6 +334,12 @@ class SqliteStore:
                 raise RetiredError(f"the bytes of {moved.uid!r} were retired with the archive file {moved.file}") from None
             raise CorruptError(f"the bytes of {moved.uid!r} are in the archive file {moved.file}, which is not there") from None
 
+    def _moved_body(self, item: ArrivedItem) -> bytes | None:
+        try:
+            return self.payload(item.run, item.uid).body
+        except (RetiredError, CorruptError, UnknownError):
+            return None
+
     def _take_lock(self) -> WriterLock:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -336,32 +354,52 @@ class SqliteStore:
             raise store_error(error, self._path) from error
         return Writer(connection, self._path, self._bounds, self._settled)
 
-    def _seen(self, table: str, key: str) -> Seen:
+    def _seen(self, *queries: str) -> Seen:
         seen = Seen()
         with self._readers.connection() as connection:
-            for run, value in connection.execute(f"SELECT run, {key} FROM {table}"):
-                seen.add(run, value)
+            for query in queries:
+                for run, value in connection.execute(query):
+                    seen.add(run, value)
         return seen
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise StoreError(f"{self._path} is open read-only")
+        return self._writer
+
+    def _send(self) -> None:
+        """Give the writer what has joined. The caller has the lock."""
+        change, self._joined = self._joined, None
+        refusal = self._writer.submit(change) if change is not None and self._writer is not None else None
+        if change is not None and refusal is not None:
+            self._overlay.drop(change)
+            change.future.set_exception(refusal)
+
+    def _show(self, change: ChangeSet, records: Sequence[Record]) -> None:
+        """Let look-ups see records that were just submitted. The caller has the lock."""
+        for record in records:
+            self._overlay.put(change, record)
+            if isinstance(record, ArrivedItem | RolloutRecord):
+                if self._rollouts_seen is not None:
+                    self._rollouts_seen.add(record.run, record.uid)
+            elif isinstance(record, GroupRecord) and self._groups_seen is not None and not self._groups_seen.may_have(record.run, record.id):
+                self._groups_seen.add(record.run, record.id)
 
     def _settled(self, changes: Sequence[ChangeSet]) -> None:
         with self._lock:
             for change in changes:
-                for record in change.records:
-                    for place in places(record):
-                        held = self._overlay.get(place)
-                        if held is not None and held[0] is change:
-                            self._overlay.drop(place)
+                self._overlay.drop(change)
 
     def _pending(self, shelf: Shelf) -> dict[Any, Any]:
         """What waits for the disk. Looked at before the tables: what has left the overlay is in them."""
         with self._lock:
-            return {key: record for key, (_, record) in self._overlay.shelf(shelf).items()}
+            return self._overlay.shelf(shelf)
 
     def _one(self, table: Table[R], place: Place, where: str, values: Row) -> R | None:
         with self._lock:
             pending = self._overlay.get(place)
         if pending is not None:
-            return cast(R, pending[1])
+            return cast(R, pending)
         with self._readers.connection() as connection:
             return self._reads(connection).one(table, where, values)
 
@@ -370,6 +408,13 @@ class SqliteStore:
         with self._readers.connection() as connection:
             stored = self._reads(connection).many(table, "WHERE run = ? AND group_id = ?", (run, group_id))
         return list(({places(cast(Record, record))[0][1]: record for record in stored} | pending).values())
+
+    def _items_of(self, run: str, group_id: str) -> list[ArrivedItem]:
+        with self._lock:
+            pending = self._overlay.items_of(run, group_id)
+        with self._readers.connection() as connection:
+            stored = self._reads(connection).items.many("WHERE run = ? AND group_id = ?", (run, group_id))
+        return list({item.uid: item for item in (*stored, *pending)}.values())
 
     def _reads(self, connection: sqlite3.Connection) -> Reads:
         return Reads(connection, self._note_damage)

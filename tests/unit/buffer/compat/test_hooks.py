@@ -57,12 +57,13 @@ def item(uid: str, instance: str, reward: Any) -> bytes:
 
 
 async def served(batch: Batch) -> list[dict[str, Any]]:
-    return [one async for items in batch.items for one in json.loads(b"[%b]" % items)] if batch.items is not None else []
+    return [one async for groups in batch.items for items in groups for one in json.loads(b"[%b]" % items)] if batch.items is not None else []
 
 
 def damage(directory: Path, uid: str) -> None:
     with sqlite3.connect(directory / "store.sqlite") as connection:
-        connection.execute("UPDATE payloads SET body = replace(CAST(body AS TEXT), 'reward', 'rewart') WHERE uid = ?", (uid,))
+        damaged = "UPDATE item_bodies SET body = replace(CAST(body AS TEXT), 'reward', 'rewart')"
+        connection.execute(f"{damaged} WHERE number = (SELECT number FROM items WHERE uid = ?)", (uid,))
 
 
 class Stage:
