@@ -1,7 +1,9 @@
 """Estimators on steps against slow ones in exact rational arithmetic."""
 
 import math
+import sys
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 from hypothesis import example, given, settings
@@ -22,6 +24,7 @@ from tests.properties.exact_advantages import (
 from penstock.advantages import copo, discounted_returns, gae, gigpo, rlvcr
 from penstock.advantages.anchors import first_fit
 
+GIGPO_FILE = sys.modules["penstock.advantages.gigpo"]  # the package's own `gigpo` is the function
 finite = st.floats(allow_nan=False, allow_infinity=False)
 usual = st.sampled_from([0.0, 0.0, 1.0, 0.5, -1.0, 0.1]) | st.floats(-8, 8)
 gammas = st.sampled_from([0.0, 0.5, 0.95, 1.0]) | st.floats(0, 1)
@@ -68,28 +71,39 @@ step_rows = st.lists(st.tuples(usual, st.integers(0, 5), st.sampled_from(["hall"
     st.sampled_from(["additive", "omega"]),
     st.sampled_from([0.0, 0.25, 1.0]),
     st.booleans(),
+    st.sampled_from([1, 5, 1 << 15]),
 )
 def test_gigpo_equals_exact_arithmetic(
-    rows: list[tuple[float, int, str | None]], gamma: float, norm: str, stats_over: str, singleton: str, combine: str, weight: float, scored: bool
+    rows: list[tuple[float, int, str | None]],
+    gamma: float,
+    norm: str,
+    stats_over: str,
+    singleton: str,
+    combine: str,
+    weight: float,
+    scored: bool,
+    rows_at_once: int,
 ) -> None:
     rewards, trajectory, anchor = ([row[place] for row in rows] for place in range(3))
     group = [label % 2 for label in trajectory]
     sums = {label: float(sum((Fraction(rewards[row]) for row in own), Fraction(0))) for label, own in by_label(trajectory).items()}
     scores = [float(label) if scored else sums[label] for label in trajectory]
-    found = gigpo(
-        rewards,
-        trajectory,
-        group,
-        anchor,
-        scores=scores if scored else None,
-        gamma=gamma,
-        norm=norm,
-        w=weight,
-        omega=weight,
-        combine=combine,
-        stats_over=stats_over,
-        singleton=singleton,
-    )
+    # Large columns are worked on in stretches; here small ones are.
+    with mock.patch.object(GIGPO_FILE, "_ROWS_AT_ONCE", rows_at_once):
+        found = gigpo(
+            rewards,
+            trajectory,
+            group,
+            anchor,
+            scores=scores if scored else None,
+            gamma=gamma,
+            norm=norm,
+            w=weight,
+            omega=weight,
+            combine=combine,
+            stats_over=stats_over,
+            singleton=singleton,
+        )
     returns = exact_returns(rewards, trajectory, gamma)
     episode = slow_episode_part(scores, trajectory, group, norm, stats_over, singleton)
     step = slow_step_part(returns, group, anchor, norm)
@@ -133,11 +147,13 @@ def test_trajectories_may_interleave_and_labels_may_be_anything(rows: list[tuple
     np.testing.assert_allclose(named.total, plain.total[order], atol=1e-12)
 
 
-# A step: (trajectory, confidences or None, failed, chosen).
+# A step: (trajectory, confidences or None, failed, chosen). Usually all four levels are there; a step that failed lacks the confidence of one, and one that
+# was not expanded does not know its level.
+some_confidences = st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1)
 thinking_steps = st.lists(
     st.tuples(
         st.integers(0, 4),
-        st.none() | st.lists(st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1), min_size=4, max_size=4),
+        st.none() | st.lists(some_confidences, min_size=4, max_size=4) | st.lists(some_confidences, min_size=1, max_size=5),
         st.sampled_from([False, False, False, True]),
         st.integers(0, 3),
     ),
@@ -147,59 +163,85 @@ Step = tuple[int, list[float] | None, bool, int]
 
 
 def columns_of(steps: list[Step]) -> dict[str, list[float]]:
-    columns: dict[str, list[float]] = {name: [] for name in ("rewards", "group", "confidence", "cost", "thinking_group", "trajectory", "chosen", "level")}
+    names = ("rewards", "group", "confidence", "cost", "thinking_group", "trajectory", "chosen", "level", "base")
+    columns: dict[str, list[float]] = {name: [] for name in names}
     for number, (trajectory, confidences, failed, chosen) in enumerate(steps):
-        for level in range(1 if confidences is None else 4):
-            known = confidences is not None and not (failed and level == 2)
+        known = [math.nan] if confidences is None else [math.nan if failed and level == len(confidences) // 2 else own for level, own in enumerate(confidences)]
+        for level, confidence in enumerate(known):
             columns["rewards"].append([0.0, 1.0, 0.5, 1.0, -2.0][trajectory])
             columns["group"].append(trajectory % 2)
-            columns["confidence"].append(confidences[level] if known and confidences is not None else math.nan)
+            columns["confidence"].append(confidence)
             columns["cost"].append(100.0 * level)
             columns["thinking_group"].append(-1 if confidences is None else number)
             columns["trajectory"].append(trajectory)
-            columns["chosen"].append(level == (0 if confidences is None else chosen))
-            columns["level"].append(1 + (chosen if confidences is None else level))
+            columns["chosen"].append(level == chosen % len(known))
+            columns["level"].append(level + 1 if confidences is not None else 0 if failed else chosen + 1)
+            columns["base"].append(number / 4 - 1)
     return columns
 
 
+def labels_of_steps(columns: dict[str, list[float]]) -> list[object]:
+    """One for each step."""
+    return [label if label >= 0 else ("alone", row) for row, label in enumerate(columns["thinking_group"])]
+
+
+def complete_rows(columns: dict[str, list[float]]) -> list[bool]:
+    own = by_label(columns["thinking_group"])
+    complete = {label for label, rows in own.items() if len(rows) == 4 and label != -1 and not any(math.isnan(columns["confidence"][row]) for row in rows)}
+    return [label in complete for label in columns["thinking_group"]]
+
+
+FEW = [(0, [0.5, 0.25, 1.0], False, 1), (1, [0.9, 0.1, 0.2, 0.3], False, 2), (2, None, True, 0), (3, None, False, 2)]
+
+
 @settings(max_examples=200)
-@given(thinking_steps, norms, st.booleans(), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.25]))
-def test_rlvcr_equals_exact_arithmetic(steps: list[Step], mode: str, by_trajectory: bool, alpha: float, diversity: float, weight: float) -> None:
+@given(
+    thinking_steps,
+    norms,
+    st.sampled_from(["steps", "trajectories", "ready"]),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.sampled_from([1.0, 0.25]),
+)
+@example(FEW, "mean_norm", "ready", 0.5, 1.0, 1.0)
+def test_rlvcr_equals_exact_arithmetic(steps: list[Step], mode: str, credit: str, alpha: float, diversity: float, weight: float) -> None:
     columns = columns_of(steps)
-    trajectory = columns.pop("trajectory")
+    trajectory, ready = columns.pop("trajectory"), columns.pop("base")
     found = rlvcr(
         **columns,  # type: ignore[arg-type]
-        trajectory=trajectory if by_trajectory else None,
+        trajectory=trajectory if credit == "trajectories" else None,
+        base=ready if credit == "ready" else None,
         mode=mode,
         thinking_cost_alpha=alpha,
         thinking_diversity_w=diversity,
         step_advantage_w=weight,
     )
-    thinking = [label if label >= 0 else ("alone", row) for row, label in enumerate(columns["thinking_group"])]
-    complete = [label >= 0 and not steps[int(label)][2] for label in columns["thinking_group"]]
+    thinking = labels_of_steps(columns)
     quality = [0.0 if math.isnan(value) else value for value in columns["confidence"]]
     scores = [value + alpha * (0.5 - min(cost / 250, 1)) for value, cost in zip(quality, columns["cost"], strict=True)]
-    base = slow_episode_part(columns["rewards"], trajectory if by_trajectory else thinking, columns["group"], mode)
-    think = slow_think(scores, thinking, complete, mode)  # type: ignore[arg-type]
-    picked = [chosen + 1 for _, _, _, chosen in steps]
+    base = ready if credit == "ready" else slow_episode_part(columns["rewards"], trajectory if credit == "trajectories" else thinking, columns["group"], mode)
+    think = slow_think(scores, thinking, complete_rows(columns), mode)  # type: ignore[arg-type]
     level_of = {label: columns["level"][row] for row, label in enumerate(thinking) if columns["chosen"][row]}
-    shares = [picked.count(int(level_of[label])) / len(picked) for label in thinking]
+    picked = [level for level in level_of.values() if level != 0]
+    shares = [picked.count(level_of[label]) / max(len(picked), 1) for label in thinking]
     want = [own + weight * part * ((1 - share) * diversity + 1 - diversity) for own, part, share in zip(base, think, shares, strict=True)]
     assert_close(found, want)
 
 
 @settings(max_examples=200)
-@given(thinking_steps, st.booleans())
-def test_copo_equals_the_formula(steps: list[Step], by_trajectory: bool) -> None:
+@given(thinking_steps, st.sampled_from(["steps", "trajectories", "ready"]))
+@example(FEW, "steps")
+def test_copo_equals_the_formula(steps: list[Step], credit: str) -> None:
     columns = columns_of(steps)
-    trajectory = columns["trajectory"] if by_trajectory else None
-    found = copo(columns["rewards"], columns["group"], columns["confidence"], columns["thinking_group"], trajectory=trajectory)
-    thinking = [label if label >= 0 else ("alone", row) for row, label in enumerate(columns["thinking_group"])]
-    want = slow_episode_part(columns["rewards"], trajectory or thinking, columns["group"], "mean_std_norm")
-    for label, rows in by_label(columns["thinking_group"]).items():
-        own = [columns["confidence"][row] for row in rows]
-        if label == -1 or any(map(math.isnan, own)):
+    trajectory = columns["trajectory"] if credit == "trajectories" else None
+    ready = columns["base"] if credit == "ready" else None
+    found = copo(columns["rewards"], columns["group"], columns["confidence"], columns["thinking_group"], trajectory=trajectory, base=ready)
+    want = slow_episode_part(columns["rewards"], trajectory or labels_of_steps(columns), columns["group"], "mean_std_norm") if ready is None else list(ready)
+    complete = complete_rows(columns)
+    for rows in by_label(columns["thinking_group"]).values():
+        if not complete[rows[0]]:
             continue
+        own = [columns["confidence"][row] for row in rows]
         low, high = min(own), max(own)
         places = [(value - low) / (high - low) if high - low > 1e-6 else 0.5 for value in own]
         risen = [math.exp(2 * place) for place in places]

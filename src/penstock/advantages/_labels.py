@@ -66,9 +66,9 @@ class Groups:
         """As `of_rows`, with numbers of its own: it costs what those rows cost, however many groups there are."""
         return _of_integers(self.index_N[rows])
 
-    def split_by(self, other: Groups) -> Groups:
-        """Groups of the rows that are together both here and there."""
-        return _of_integers(self.index_N * len(other.sizes_P) + other.index_N)
+    def split_by(self, number_N: IntpArray) -> Groups:
+        """Groups of the rows that are together here and have the same number, of -1 or more."""
+        return _of_integers(self.index_N * (int(number_N.max(initial=0)) + 2) + number_N)
 
     def order(self) -> IntpArray:
         """The rows group by group, those of one group in the order they came."""

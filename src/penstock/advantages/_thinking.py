@@ -55,7 +55,7 @@ def trajectory_part(rewards_N: Float64Array, group: Labels, steps: Steps, *, tra
     check_equal_inside(rewards_N, steps.groups, name="rewards", inner_name="thinking_group")
     counted = steps.groups
     if trajectory is not None:
-        trajectory = trajectory if isinstance(trajectory, np.ndarray) else list(trajectory)
+        trajectory = trajectory if isinstance(trajectory, np.ndarray) else rows_of(trajectory, name="trajectory")
         counted = groups_of(trajectory, len(rewards_N), name="trajectory")
         check_inside(steps.groups, counted, inner_name="thinking_group", outer_name="trajectory", labels=trajectory)
         check_inside(counted, groups, inner_name="trajectory", outer_name="group", labels=group)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Hashable, Iterable, Sequence
 from types import NoneType
 from typing import Any
@@ -13,46 +11,15 @@ import numpy.typing as npt
 
 from penstock.advantages._columns import in_range, rows_of
 from penstock.advantages._labels import Groups, IntpArray, groups_of, numbered
+from penstock.advantages._observations import anchor_key
 from penstock.types import BoolArray
 
 Anchors = npt.NDArray[Any] | Iterable[Any]
 """One observation per row: text, or anything JSON-like. None: the step has no anchor."""
 
 
-def anchor_key(observation: Any) -> Hashable:
-    """A hashable that is equal for equal observations and for no others. None stays None.
-
-    Observations are text, bytes (a digest, say) or JSON-like: None, bool, int, float, str, list or tuple, dict with str keys; also numpy values and
-    dataclasses such as `Message`. Unlike in Python, 1, 1.0 and True differ; the order of a dict's keys does not matter. TypeError for anything else.
-
-    >>> len({anchor_key(1), anchor_key(1.0), anchor_key(True), anchor_key("1")})
-    4
-    >>> anchor_key({"room": "hall", "has": ["mug"]}) == anchor_key({"has": ["mug"], "room": "hall"})
-    True
-    """
-    if observation is None or isinstance(observation, str):
-        return observation
-    if isinstance(observation, bytes):
-        return (observation,)
-    # Text stays text; what is written as JSON becomes bytes, so that the observation 1 is not the observation "1".
-    return canonical_json(observation).encode("utf-8", "surrogatepass")
-
-
-def canonical_json(observation: Any) -> str:
-    """An observation as text, the same for equal ones."""
-    return json.dumps(observation, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON-like")
-
-
-def anchored(anchor: Anchors, groups: Groups, *, similarity: float | None = None) -> tuple[Groups, BoolArray]:
-    """Rows with the same anchor, for `groups.split_by`, and which rows have one.
+def anchored(anchor: Anchors, groups: Groups, *, similarity: float | None = None) -> tuple[IntpArray, BoolArray]:
+    """For each row the number of its anchor, for `Groups.split_by`, and whether it has one.
 
     `similarity`: None, or a threshold from 0 to 1 from which on texts count as the same state (see `first_fit`); observations that are not text
     are then compared as canonical JSON. ValueError names the row of an anchor that is not JSON-like.
@@ -61,9 +28,17 @@ def anchored(anchor: Anchors, groups: Groups, *, similarity: float | None = None
     if similarity is not None:
         in_range(similarity, 0.0, 1.0, name="similarity")
         return _similar(_keys(column), groups, similarity)
-    index_N, none = _exact(column)
-    present_N = np.ones(len(index_N), dtype=np.bool_) if none is None else np.asarray(index_N != none, dtype=np.bool_)
-    return Groups(index_N=index_N, sizes_P=np.bincount(index_N)), present_N
+    return _exact(column)
+
+
+def anchored_by_keys(keys: list[Hashable]) -> tuple[IntpArray, BoolArray]:
+    """As `anchored`, of what `anchor_key` gave for each row."""
+    return _present(*numbered(keys))
+
+
+def _present(index_N: IntpArray, number: dict[Hashable, int]) -> tuple[IntpArray, BoolArray]:
+    none = number.get(None)
+    return index_N, np.ones(len(index_N), dtype=np.bool_) if none is None else np.asarray(index_N != none, dtype=np.bool_)
 
 
 def _observations(anchor: Anchors, num_rows: int) -> npt.NDArray[Any] | list[Any]:
@@ -78,8 +53,7 @@ def _observations(anchor: Anchors, num_rows: int) -> npt.NDArray[Any] | list[Any
     return column
 
 
-def _exact(column: npt.NDArray[Any] | list[Any]) -> tuple[IntpArray, int | None]:
-    """The number of each row's state, and that of None where it occurs."""
+def _exact(column: npt.NDArray[Any] | list[Any]) -> tuple[IntpArray, BoolArray]:
     if isinstance(column, list):
         try:
             index_N, number = numbered(column)
@@ -87,12 +61,11 @@ def _exact(column: npt.NDArray[Any] | list[Any]) -> tuple[IntpArray, int | None]
             number = {0: 0}
         # Only text equals text, so if the distinct ones are text all are; of others a dict would take 1, 1.0 and True for one.
         if all(type(key) in (str, NoneType) for key in number):
-            return index_N, number.get(None)
+            return _present(index_N, number)
     keys = _keys(column)
     if isinstance(keys, np.ndarray):
-        return groups_of(keys, len(keys), name="anchor").index_N, None
-    index_N, number = numbered(keys)
-    return index_N, number.get(None)
+        return groups_of(keys, len(keys), name="anchor").index_N, np.ones(len(keys), dtype=np.bool_)
+    return anchored_by_keys(keys)
 
 
 def _keys(column: npt.NDArray[Any] | list[Any]) -> npt.NDArray[Any] | list[Hashable]:
@@ -114,17 +87,17 @@ def _key_of_row(observation: Any, row: int) -> Hashable:
         raise ValueError(f"anchor[{row}] is {observation!r:.80}, which cannot be compared: {error}") from None
 
 
-def _similar(keys: npt.NDArray[Any] | list[Hashable], groups: Groups, threshold: float) -> tuple[Groups, BoolArray]:
+def _similar(keys: npt.NDArray[Any] | list[Hashable], groups: Groups, threshold: float) -> tuple[IntpArray, BoolArray]:
     texts = [_text(key) for key in (keys.tolist() if isinstance(keys, np.ndarray) else keys)]
-    cluster_N = np.full(len(texts), -1, dtype=np.intp)
-    rows_by_group = np.split(np.argsort(groups.index_N, kind="stable"), np.cumsum(groups.sizes_P)[:-1])
+    cluster_N = np.full(len(texts), -1, dtype=np.intp)  # -1: no anchor
+    rows_by_group = np.split(groups.order(), np.cumsum(groups.sizes_P)[:-1])
     for rows in rows_by_group:
         said = [(int(row), text) for row in rows if (text := texts[row]) is not None]
         distinct = list(dict.fromkeys(text for _, text in said))
         cluster_of = dict(zip(distinct, first_fit(distinct, threshold).tolist(), strict=True))
         for row, text in said:
             cluster_N[row] = cluster_of[text]
-    return groups_of(cluster_N, len(texts), name="anchor"), np.fromiter((text is not None for text in texts), np.bool_, len(texts))
+    return cluster_N, np.asarray(cluster_N >= 0, dtype=np.bool_)
 
 
 def _text(key: Hashable) -> str | None:

@@ -107,8 +107,8 @@ def _imported(name: str) -> Callable[[Any], Any]:
         raise ConfigError(f"state_hashing_function: must be {known}, got {name!r}")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"state_hashing_function: {name!r} cannot be imported ({error})") from None
+    except Exception as error:  # whatever a user's own module does when it is imported
+        raise ConfigError(f"state_hashing_function: {name!r} cannot be imported ({type(error).__name__}: {error})") from None
     if not callable(found):
         raise ConfigError(f"state_hashing_function: {name!r} is {found!r}, which cannot be called")
     function: Callable[[Any], Any] = found

@@ -61,7 +61,7 @@ COLUMNS: Mapping[str, ColumnMeaning] = {
     "cost": ColumnMeaning(meaning="thinking tokens of the level", row=RowKind.LEVEL, example=(0.0, 0.0)),
     "thinking_group": ColumnMeaning(meaning="label of the step; -1: not expanded", row=RowKind.LEVEL, example=(-1, -1)),
     "chosen": ColumnMeaning(meaning="whether the level is the one that was sampled", row=RowKind.LEVEL, example=(True, True)),
-    "level": ColumnMeaning(meaning="the level's number", row=RowKind.LEVEL, example=(1, 2)),
+    "level": ColumnMeaning(meaning="the level's number; 0: not known, of a step that was not expanded", row=RowKind.LEVEL, example=(1, 2)),
     "base": ColumnMeaning(meaning="a ready trajectory advantage", row=RowKind.LEVEL, example=(0.5, -0.5)),
     "bootstrap": ColumnMeaning(meaning="a critic's value of the state after the step", row=RowKind.STEP, example=(0.0, 0.0)),
 }
@@ -146,7 +146,10 @@ class Declaration:
         needed = [_as_array(columns[name]) for name in self.columns]
         optional = {name: _as_array(columns[name]) for name in self.optional_columns if name in columns}
         found = self.function(*needed, **optional, **(options or {}))
-        advantages_N = np.asarray(getattr(found, "total", found), dtype=np.float64)
+        try:
+            advantages_N = np.asarray(getattr(found, "total", found), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"estimator {self.name!r} gave {found!r:.80}, which is no column of numbers ({error})") from None
         num_rows = len(columns[self.columns[0]])
         if advantages_N.shape != (num_rows,):
             raise ValueError(f"estimator {self.name!r} gave shape {advantages_N.shape} for {num_rows} rows")

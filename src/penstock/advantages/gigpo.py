@@ -91,7 +91,7 @@ def gigpo(
     scores_N = None if scores is None else matching_column(scores, len(rewards_N), name="scores")
     if scores_N is not None:
         check_equal_inside(scores_N, trajectories, name="scores", inner_name="trajectory")
-    anchors, anchored_N = anchored(anchor, groups, similarity=similarity)
+    state_N, anchored_N = anchored(anchor, groups, similarity=similarity)
     weights = (1.0, w) if combine == "additive" else (omega, 1.0 - omega)
     # All four columns in one piece: an allocator keeps large pieces for the next call, and hands out fresh pages for each of several smaller ones.
     total_N, episode_N, step_N, returns_N = np.empty((4, len(rewards_N)))
@@ -101,7 +101,7 @@ def gigpo(
         scores_M = _sums(rewards_N[rows], own) if scores_N is None else scores_N[rows]
         episode_N[rows] = episode_M = episode_part(scores_M, own, peers, norm=norm, stats_over=stats_over, singleton=singleton)
         returns_N[rows] = returns_M = returns_along(rewards_N[rows], Timeline(own), gamma)
-        step_N[rows] = step_M = step_part(returns_M, peers.split_by(anchors.renumbered(rows)), anchored_N[rows], norm=norm)
+        step_N[rows] = step_M = step_part(returns_M, peers.split_by(state_N[rows]), anchored_N[rows], norm=norm)
         total_N[rows] = saturated_sum(saturated(episode_M, weights[0]), saturated(step_M, weights[1]))
     return GigpoAdvantages(total=total_N, episode=episode_N, step=step_N, returns=returns_N)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy.typing as npt
 
-from penstock.advantages._columns import finite_column, not_negative, one_of
+from penstock.advantages._columns import finite_column, not_negative, one_of, whole_number
 from penstock.advantages._deviations import NORMS, deviations
 from penstock.advantages._labels import Labels, groups_of
 from penstock.advantages.declaration import declares
@@ -20,7 +20,8 @@ def grpo(rewards: npt.ArrayLike, group: Labels, *, norm: str = "mean_std_norm", 
 
     mean and std run over the rows with the label of row i; rows of one group may stand anywhere. A group of one, a constant group and, in
     `mean_std_norm`, one with no more than `ddof` rows give exactly 0. The result is finite for all finite rewards: a `mean_norm` advantage
-    beyond the largest float64 becomes that float. Empty input gives empty output. ValueError: NaN, infinity, lengths that differ, an unknown norm.
+    beyond the largest float64 becomes that float. Empty input gives empty output. ValueError: NaN, infinity, lengths that differ, an unknown norm, an
+    impossible eps or ddof.
 
     Shao et al. 2024, "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models", arXiv:2402.03300, section 4.1.
 
@@ -31,7 +32,7 @@ def grpo(rewards: npt.ArrayLike, group: Labels, *, norm: str = "mean_std_norm", 
     """
     one_of(norm, NORMS, name="norm")
     not_negative(eps, name="eps")
-    not_negative(ddof, name="ddof")
+    whole_number(ddof, 0, name="ddof")
     rewards_N = finite_column(rewards, name="rewards")
     from_mean = deviations(rewards_N, groups_of(group, len(rewards_N)))
     return from_mean.normalised(norm, eps=eps, ddof=ddof)

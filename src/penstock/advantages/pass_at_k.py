@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.advantages._columns import finite_column
+from penstock.advantages._columns import finite_column, whole_number
 from penstock.advantages._deviations import saturated
 from penstock.advantages._labels import Groups, IntpArray, Labels, groups_of
 from penstock.advantages._scan import Timeline
@@ -28,8 +28,7 @@ def pass_at_k_rewards(rewards: npt.ArrayLike, group: Labels, *, k: int) -> Float
     >>> pass_at_k_rewards([1.0, 0.0, 0.0, 0.0], ["a", "a", "a", "a"], k=2).round(4)
     array([1.    , 0.3333, 0.3333, 0.3333])
     """
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ValueError(f"k is {k!r}; it must be an integer, 1 or more")
+    whole_number(k, 1, name="k")
     rewards_N = finite_column(rewards, name="rewards")
     groups = groups_of(group, len(rewards_N))
     if k == 1 or not len(rewards_N):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from penstock.advantages._columns import nearest
 from penstock.advantages.copo import copo
@@ -47,11 +47,13 @@ def estimator(name: str) -> Estimator:
     >>> estimator("grpo")([1.0, 0.0], [0, 0], norm="mean_norm")
     array([ 0.5, -0.5])
     """
+    if not isinstance(name, str):
+        raise ValueError(f"estimator is {name!r}; it must be a name or module:function")
     if name in ESTIMATORS:
         return ESTIMATORS[name]
     offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name in offered:
-        return _callable(offered[name].load(), name)
+        return _callable(_loaded(offered[name]), name)
     if ":" in name:
         return _callable(_imported(name), name)
     known = [*ESTIMATORS, *sorted(offered)]
@@ -71,14 +73,21 @@ def _imported(name: str) -> object:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, TypeError, ValueError) as error:
-        raise ValueError(f"estimator {name!r}: cannot import {module_name!r} ({error})") from error
+    except Exception as error:  # whatever a user's own module does when it is imported
+        raise ValueError(f"estimator {name!r}: cannot import {module_name!r} ({type(error).__name__}: {error})") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
         words = [word for word in vars(module) if not word.startswith("_")]
         hint = f", did you mean {nearest(attribute, words)!r}?" if words else ""
         raise ValueError(f"estimator {name!r}: {module_name!r} has no {attribute!r}{hint}") from None
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:  # whatever an installed package does when it is imported
+        raise ValueError(f"estimator {point.name!r}: cannot load its entry point {point.value!r} ({type(error).__name__}: {error})") from error
 
 
 def _callable(found: object, name: str) -> Estimator:

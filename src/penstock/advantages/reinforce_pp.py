@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.advantages._columns import finite_column, not_negative, one_of
+from penstock.advantages._columns import finite_column, not_negative, one_of, whole_number
 from penstock.advantages._deviations import Deviations, deviations
 from penstock.advantages._labels import Labels, groups_of
 from penstock.advantages.declaration import declares
@@ -34,7 +34,7 @@ def reinforce_pp(rewards: npt.ArrayLike, group: Labels, *, baseline: str = "batc
     """
     one_of(baseline, BASELINES, name="baseline")
     not_negative(eps, name="eps")
-    not_negative(ddof, name="ddof")
+    whole_number(ddof, 0, name="ddof")
     rewards_N = finite_column(rewards, name="rewards")
     groups = groups_of(group, len(rewards_N))
     if baseline == "group":

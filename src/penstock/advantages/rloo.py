@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.advantages._columns import finite_column
+from penstock.advantages._columns import finite_column, true_or_false
 from penstock.advantages._deviations import deviations, saturated
 from penstock.advantages._labels import Labels, groups_of
 from penstock.advantages.declaration import declares
@@ -28,6 +28,7 @@ def rloo(rewards: npt.ArrayLike, group: Labels, *, rloo_std: bool = False) -> Fl
     >>> rloo([1.0, 0.0, 0.0, 5.0], ["a", "a", "a", "b"])
     array([ 1. , -0.5, -0.5,  0. ])
     """
+    true_or_false(rloo_std, name="rloo_std")
     rewards_N = finite_column(rewards, name="rewards")
     groups = groups_of(group, len(rewards_N))
     from_mean = deviations(rewards_N, groups)

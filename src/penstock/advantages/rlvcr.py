@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.advantages._columns import column_with_gaps, finite_column, in_range, is_finite, matching_column, one_of
+from penstock.advantages._columns import column_with_gaps, finite_column, in_range, is_finite, matching_column, one_of, rows_of
 from penstock.advantages._deviations import NORMS, deviations, saturated, saturated_sum
 from penstock.advantages._labels import Labels, groups_of
 from penstock.advantages._thinking import Steps, steps_of, trajectory_part
@@ -43,10 +43,11 @@ def rlvcr(
     A row is one level of one step: rows with the same `thinking_group` label are one step, -1 is a step that was not expanded (its confidence is NaN). Only
     the row of the level that was sampled is trained. A_traj is the reward minus the mean of the group, in which a trajectory counts once, or without
     `trajectory` labels a step; or it is `base`, ready-made. In mode `mean_std_norm` both parts are divided by their std + 1e-6 (ddof 1).
-    `thinking_diversity_w` multiplies A_think of a step by (1 - share) * w + (1 - w), where share is that of its level among the levels of all chosen rows;
-    it needs `chosen` and `level`. With signal `neg_entropy` the column holds entropies of the action, in nats, negated or not: the less, the better. A step
-    without exactly four rows of known confidence keeps A_traj alone. Finite for all finite input. Empty input gives empty output. ValueError: NaN or
-    infinity elsewhere, lengths that differ, rows of one step that disagree about reward, group or trajectory, an unknown or impossible option.
+    `thinking_diversity_w` multiplies A_think of a step by (1 - share) * w + (1 - w), where share is that of its level among the chosen levels of all steps;
+    it needs `chosen` and `level`. A step that was not expanded counts there too, unless its level is not known (0 or None). With signal `neg_entropy` the
+    column holds entropies of the action, in nats, negated or not: the less, the better. A step without exactly four rows of known confidence keeps A_traj
+    alone. Finite for all finite input. Empty input gives empty output. ValueError: NaN or infinity elsewhere, lengths that differ, rows of one step that
+    disagree about reward, group or trajectory, an unknown or impossible option.
 
     RL with variational chain reasoning; the form that was published later is `copo` (Yang et al. 2026, arXiv:2602.12662).
 
@@ -80,7 +81,7 @@ def thinking_advantages(
     array([ 0.3, -0.1, -0.1, -0.1,  0. ])
     """
     one_of(mode, NORMS, name="mode")
-    column_N = column_with_gaps(confidence, np.size(confidence), name="confidence")
+    column_N = column_with_gaps(confidence, name="confidence")
     steps = steps_of(thinking_group, column_N)
     return _thinking_part(column_N, cost, steps, signal=signal, alpha=thinking_cost_alpha, cost_max=cost_max, mode=mode)
 
@@ -123,10 +124,11 @@ def _diversity(steps: Steps, chosen: npt.ArrayLike | None, level: Labels | None,
     in_range(weight, 0.0, 1.0, name="thinking_diversity_w")
     num_rows = len(steps.expanded_N)
     chosen_N = None if chosen is None else _flags(chosen, num_rows)
+    level = level if level is None or isinstance(level, np.ndarray) else rows_of(level, name="level")
     levels = None if level is None else groups_of(level, num_rows, name="level")
     if weight == 0:
         return 1.0
-    if chosen_N is None or levels is None:
+    if chosen_N is None or level is None or levels is None:
         missing = "chosen" if chosen_N is None else "level"
         raise ValueError(f"thinking_diversity_w is {weight}, which needs chosen and level; {missing} is None")
     picked_P = steps.groups.sums(chosen_N.astype(np.float64))
@@ -134,7 +136,8 @@ def _diversity(steps: Steps, chosen: npt.ArrayLike | None, level: Labels | None,
     if wrong_N.any():
         row = int(np.argmax(wrong_N))
         raise ValueError(f"chosen marks {int(picked_P[steps.groups.index_N[row]])} rows of the thinking_group of row {row}; it must mark one")
-    rows_S = np.flatnonzero(chosen_N)
+    unknown_N = np.fromiter((value is None or value == 0 for value in level), np.bool_, num_rows)
+    rows_S = np.flatnonzero(chosen_N & (steps.expanded_N | ~unknown_N))
     share_L = np.bincount(levels.index_N[rows_S], minlength=len(levels.sizes_P)) / max(len(rows_S), 1)
     share_P = np.zeros(len(steps.groups.sizes_P))
     share_P[steps.groups.index_N[rows_S]] = share_L[levels.index_N[rows_S]]

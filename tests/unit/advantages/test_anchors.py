@@ -1,8 +1,11 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from penstock.advantages import gigpo, hash_concatenated_content, hash_last_messages, hash_structured
-from penstock.advantages.anchors import anchor_key, first_fit
+from penstock.advantages._observations import anchor_key
+from penstock.advantages.anchors import first_fit
 from penstock.types import Message
 
 
@@ -36,6 +39,22 @@ def test_one_and_true_and_one_point_zero_are_different_states() -> None:
     assert len({anchor_key(observation) for observation in different}) == len(different)
     assert not any(same(first, second) for place, first in enumerate(different) for second in different[:place])
     assert not same({"a": 1}, {"a": True})
+
+
+def test_keys_of_a_dict_are_told_apart_like_observations() -> None:
+    different = [{1: "x"}, {"1": "x"}, {1.0: "x"}, {True: "x"}, {"true": "x"}, {None: "x"}, {"null": "x"}, {"\x001": "x"}, {"\x00\x001": "x"}, {(): "x"}]
+    assert len({anchor_key(observation) for observation in different[:-1]}) == len(different) - 1
+    assert len({hash_structured()(observation) for observation in different[:-1]}) == len(different) - 1
+    assert same({1: "x", "1": "y"}, {"1": "y", 1: "x"})
+    assert same({np.int64(1): "x"}, {1: "x"})
+    with pytest.raises(ValueError, match=r"anchor\[1\] is \{\(\): 'x'\}, which cannot be compared: a dict has the key \(\), and tuple as a key"):
+        same("hall", different[-1])
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"at": x}, lambda x: {x: "here"}, lambda x: [x, 1], lambda x: np.array([x]), np.float64, np.float32])
+def test_zero_has_no_sign(wrap: Callable[[float], object]) -> None:
+    assert same(wrap(0.0), wrap(-0.0))
+    assert not same(wrap(0.0), wrap(0.5))
 
 
 def test_rows_of_an_array_are_observations() -> None:
@@ -92,6 +111,8 @@ def test_chosen_keys_of_a_structure_count() -> None:
     assert hash_structured()({"a": 1, "b": [2]}) == hash_structured()({"b": [2], "a": 1})
     assert hash_structured()({"a": 1}) != hash_structured()({"a": 1.0})
     assert hash_structured(["a"])({"a": 1, "turn": 3}) == hash_structured(["a"])({"a": 1, "turn": 4})
+    with pytest.raises(ValueError, match="keys is 'room'; it must be a list of keys"):
+        hash_structured("room")
     with pytest.raises(ValueError, match=r"the observation is 'hall'; to take a from it, it must be a dict"):
         hash_structured(["a"])("hall")
 
@@ -105,3 +126,18 @@ def test_content_that_is_not_text_counts_as_it_is() -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "look"}]}]
     other = [{"role": "user", "content": [{"type": "text", "text": "took"}]}]
     assert hash_concatenated_content(parts) != hash_concatenated_content(other)
+
+
+def test_no_words_are_not_the_word_null_and_tool_calls_count() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    other = {**call, "function": {"name": "took", "arguments": "{}"}}
+    talks: list[list[object]] = [
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": "null"}],
+        [{"role": "user", "content": ["null"]}],
+        [{"role": "assistant", "content": None, "tool_calls": [call]}],
+        [{"role": "assistant", "content": None, "tool_calls": [other]}],
+        [{"role": "assistant", "content": "", "tool_calls": [call]}],
+    ]
+    assert len({hash_concatenated_content(talk) for talk in talks}) == len(talks)
+    assert hash_concatenated_content([Message(role="assistant", tool_calls=(call,))]) == hash_concatenated_content(talks[-1])

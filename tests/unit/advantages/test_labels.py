@@ -55,3 +55,25 @@ def test_a_nan_label_is_refused_with_its_row() -> None:
 def test_labels_in_two_axes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"group must have one axis, got shape \(1, 2\)"):
         grpo([1.0, 2.0], np.array([[0, 1]]))
+
+
+def test_stretches_are_whole_groups_and_hold_every_row_once() -> None:
+    in_order = groups_of([5, 5, 5, 2, 9, 9, 9, 9, 1], 9)
+    assert list(in_order.stretches(9)) == [slice(0, 9)]
+    assert list(in_order.stretches(4)) == [slice(0, 4), slice(4, 8), slice(8, 9)]
+    assert list(in_order.stretches(1)) == [slice(0, 3), slice(3, 4), slice(4, 8), slice(8, 9)]
+    # Group by group, in the order of their numbers, each in the order of its rows.
+    mixed = groups_of([1, 0, 2, 1, 0, 2, 2], 7)
+    assert [np.arange(7)[rows].tolist() for rows in mixed.stretches(2)] == [[1, 4], [0, 3], [2, 5, 6]]
+
+
+def test_the_order_of_many_groups_is_that_of_few() -> None:
+    labels_N = np.random.default_rng(0).integers(0, 70_000, 80_000)
+    labels_N[-1] = 70_000
+    assert groups_of(labels_N, 80_000).order().tolist() == sorted(range(80_000), key=labels_N.tolist().__getitem__)
+
+
+@pytest.mark.parametrize("labels", ["aa", b"aa", {0, 1}, {0: "a", 1: "b"}, 7, None])
+def test_what_nobody_means_as_a_column_is_refused(labels: Hashable) -> None:
+    with pytest.raises(ValueError, match=r"^group is .*; it must be a column with one entry per row"):
+        grpo([1.0, 2.0], labels)  # type: ignore[arg-type]

@@ -17,6 +17,8 @@ def test_built_in_estimators_have_names() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ValueError, match="estimator 'grop' is unknown, did you mean 'grpo'"):
         estimator("grop")
+    with pytest.raises(ValueError, match="estimator is None; it must be a name"):
+        estimator(None)  # type: ignore[arg-type]
 
 
 def test_a_function_of_any_module_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +29,19 @@ def test_a_function_of_any_module_can_be_named(tmp_path: Path, monkeypatch: pyte
         estimator("my_credit_by_path:falt")
     with pytest.raises(ValueError, match="is 3, which cannot be called"):
         estimator("my_credit_by_path:NOT_ONE")
+
+
+def test_a_module_that_breaks_when_it_is_imported_is_a_value_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_credit_broken.py").write_text("def f(:\n")
+    info = tmp_path / "my_broken_credit-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-broken-credit\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[penstock.advantages]\nbroken = my_credit_broken:f\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"estimator 'my_credit_broken:f': cannot import 'my_credit_broken' \(SyntaxError"):
+        estimator("my_credit_broken:f")
+    with pytest.raises(ValueError, match=r"estimator 'broken': cannot load its entry point 'my_credit_broken:f' \(SyntaxError"):
+        estimator("broken")
 
 
 @pytest.mark.parametrize("name", ["no_such_module:f", ":f", "..relative:f"])
@@ -105,6 +120,8 @@ def test_what_cannot_be_driven_is_refused_with_the_reason() -> None:
         declaration(lambda rewards, group: [1.0]).check_options({})
     with pytest.raises(ValueError, match="gave inf for row 1"):
         declaration(lambda rewards, group: [1.0, np.inf]).check_options({})
+    with pytest.raises(ValueError, match=r"gave \{'a': 1\}, which is no column of numbers"):
+        declaration(lambda rewards, group: {"a": 1}).check_options({})
 
 
 def test_what_is_no_column_is_named() -> None:

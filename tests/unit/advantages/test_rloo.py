@@ -32,3 +32,8 @@ def test_empty_input_gives_empty_output() -> None:
 def test_a_nan_is_refused_with_its_row() -> None:
     with pytest.raises(ValueError, match=r"rewards\[2\] is nan"):
         rloo([1.0, 0.0, np.nan], [0, 0, 0])
+
+
+def test_the_word_false_is_not_taken_for_true() -> None:
+    with pytest.raises(ValueError, match="rloo_std is 'false'; it must be true or false"):
+        rloo([1.0, 0.0], [0, 0], rloo_std="false")  # type: ignore[arg-type]

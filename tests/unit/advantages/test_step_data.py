@@ -24,6 +24,7 @@ def step(index: int, observation: object, base_reward: float | None = None, valu
 
 BATCH = [[step(0, "hall"), step(1, "shed")], [step(0, "hall"), step(1, "hall"), step(2, "cellar")]]
 SCORES = [1.0, 0.0]
+LARGEST = float(np.finfo(np.float64).max)
 
 
 def test_the_signature_is_the_agreed_one() -> None:
@@ -69,6 +70,42 @@ def test_with_a_critic_the_return_to_go_is_advantage_plus_value() -> None:
     assert second.return_to_go == 0.0
 
 
+def test_advantage_plus_value_beyond_floats_is_the_largest_float() -> None:
+    # Two trajectories: advantages of about +-0.7, and values at the ends of what a float holds.
+    batch = [[step(0, "hall", value=LARGEST)], [step(0, "hall", value=-LARGEST)]]
+    found = system_apply_gigpo_to_batch_steps(batch, SCORES, 0.5, 0.9, hash_structured())
+    assert [one.return_to_go for steps in found for one in steps] == [LARGEST, -LARGEST]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, "high"])
+def test_a_value_estimate_that_is_no_number_is_refused_by_place(value: float) -> None:
+    with pytest.raises(ValueError, match=r"batch_of_step_data_lists\[1\]\[2\].policy_value_estimate is .*; it must be a finite number"):
+        system_apply_gigpo_to_batch_steps([BATCH[0], [*BATCH[1][:2], step(2, "cellar", value=value)]], SCORES, 0.5, 0.9, hash_structured())
+
+
+def test_what_a_state_hashing_function_raises_names_it_and_the_step() -> None:
+    def by_room(observation: object) -> object:
+        return {"hall": 1}[observation]
+
+    place = r"batch_of_step_data_lists\[0\]\[1\].observation_data"
+    with pytest.raises(ValueError, match=rf"state_hashing_function .*by_room fails on {place}: KeyError: 'shed'") as caught:
+        system_apply_gigpo_to_batch_steps(BATCH, SCORES, 0.5, 0.9, by_room)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (None, "batch_of_step_data_lists is None; it must be a column"),
+        ([BATCH[0], 3], r"batch_of_step_data_lists\[1\] is 3; it must be a column"),
+        ([BATCH[0], [{"base_reward": 1.0}]], r"batch_of_step_data_lists\[1\]\[0\] is \{'base_reward': 1.0\}; it must be a StepData"),
+    ],
+)
+def test_what_is_no_list_of_steps_is_named(batch: list[list[StepData]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        system_apply_gigpo_to_batch_steps(batch, SCORES, 0.5, 0.9, hash_structured())
+
+
 def test_a_trajectory_without_steps_counts_as_one_that_was_scored() -> None:
     found = system_apply_gigpo_to_batch_steps([[step(0, None)], [], [step(0, None)]], [1.0, 0.0, 0.0], 1.0, 0.9, hash_structured())
     spread = (1 / 3) ** 0.5 + 1e-6
@@ -85,7 +122,13 @@ def test_a_trajectory_without_steps_counts_as_one_that_was_scored() -> None:
         (SCORES, 0.0, {"omega": 1.5}, "omega is 1.5"),
         (SCORES, 0.0, {"gamma": -1.0}, "gamma is -1.0"),
         (SCORES, 0.0, {"default_step_reward": np.nan}, "default_step_reward is nan"),
-        (SCORES, 0.0, {"state_hashing_function": lambda observation: {observation}}, r"anchor\[0\] is \{'hall'\}, which cannot be compared"),
+        (
+            SCORES,
+            0.0,
+            {"state_hashing_function": lambda observation: {observation}},
+            r"gave \{'hall'\} for batch_of_step_data_lists\[0\]\[0\], which cannot be compared",
+        ),
+        (SCORES, 0.0, {"state_hashing_function": "structured"}, "state_hashing_function is 'structured', which cannot be called"),
     ],
 )
 def test_bad_input_is_refused_by_place_and_value(scores: list[float], first: float, options: dict[str, object], message: str) -> None:

@@ -52,6 +52,20 @@ def test_a_usual_level_earns_less_under_diversity() -> None:
     np.testing.assert_allclose(found, [0.5 + 0.3, 0.5, 0.5 - 0.15, 0.5 - 0.15, -0.5], atol=1e-15)
 
 
+def test_a_step_whose_level_is_not_known_has_no_part_in_the_shares() -> None:
+    # Known levels are 3 and 3 and 1: two thirds for the step of level 3, so its A_think counts 1 - 0.5 * 2/3 times.
+    rewards, group, thinking = [*REWARDS, 0.0, 0.0, 1.0], [*GROUP, "g", "g", "g"], [*THINKING, -1, -1, -1]
+    confidence, cost, chosen = [*CONFIDENCE, NAN, NAN, NAN], [*COST, 0.0, 0.0, 0.0], [*CHOSEN, True, True, True]
+    for unknown in (0, None):
+        level = [*LEVEL, 3, unknown, unknown]
+        found = rlvcr(rewards, group, confidence, cost, thinking, chosen=chosen, level=level, thinking_diversity_w=0.5, base=[0.0] * 8)
+        np.testing.assert_allclose(found[:4], np.array([0.4, 0.0, -0.2, -0.2]) * (1 - 0.5 * 2 / 3), atol=1e-15)
+    # Of an expanded step 0 is a level like any other.
+    zeros = [3, 2, 0, 1, *LEVEL[4:], 0, 0, 0]
+    found = rlvcr(rewards, group, confidence, cost, thinking, chosen=chosen, level=zeros, thinking_diversity_w=1.0, base=[0.0] * 8)
+    np.testing.assert_allclose(found[:4], np.array([0.4, 0.0, -0.2, -0.2]) * (1 - 1 / 2), atol=1e-15)
+
+
 def test_entropies_count_the_other_way_round_negated_or_not() -> None:
     entropies = [0.1, 0.5, 0.7, 0.7, NAN]
     found = rlvcr(REWARDS, GROUP, entropies, COST, THINKING, signal="neg_entropy")
