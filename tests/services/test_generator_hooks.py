@@ -14,7 +14,7 @@ import uvloop
 from penstock.buffer.compat.generators import hooks as hooks_module
 from penstock.buffer.compat.generators.hooks import GeneratorHooks
 from penstock.buffer.compat.generators.running import Generators, GeneratorsConfig
-from penstock.buffer.compat.hooks import DefaultHooks, HookFault, HookSettings, ItemGroup
+from penstock.buffer.compat.hooks import HookFault, HookSettings, ItemGroup
 
 SETTINGS = HookSettings(task_type="t", group_size=4, min_valid_group_size=3)
 HEAD = 'import os, time\n\nTASK_TYPE = "t"\n\ndef run_rollout(data):\n    pass\n\n'
@@ -200,5 +200,5 @@ def filter_item(item, task_type):
 async def test_a_task_type_without_functions_has_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "t_generator.py").write_text(HEAD)
     generators = Generators(GeneratorsConfig(directory=tmp_path, folders=(tmp_path,), data_root=tmp_path))
-    assert isinstance(generators.hooks("t"), DefaultHooks) and isinstance(generators.hooks("nobody"), DefaultHooks)
+    assert generators.hooks("t") is None and generators.hooks("nobody") is None
     await generators.close()

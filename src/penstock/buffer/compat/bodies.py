@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from penstock.buffer.store.protocol import StoredBody
-
-_OVERHEAD_BYTES = 200
+_OVERHEAD_BYTES = 100
 """What keeping an item costs beside its bytes."""
 
 
@@ -16,10 +14,10 @@ class BodyCache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._groups: OrderedDict[str, list[StoredBody]] = OrderedDict()
+        self._groups: OrderedDict[str, list[bytes]] = OrderedDict()
         self.num_bytes = 0
 
-    def add(self, group_id: str, member: int, item: StoredBody) -> None:
+    def add(self, group_id: str, member: int, body: bytes) -> None:
         """Keep an item that was stored. Only of groups that are here from their first item."""
         known = self._groups.get(group_id)
         if known is None:
@@ -28,25 +26,24 @@ class BodyCache:
             known = self._groups[group_id] = []
         if len(known) != member:
             return
-        known.append(item)
-        self.num_bytes += len(item.body) + _OVERHEAD_BYTES
+        known.append(body)
+        self.num_bytes += len(body) + _OVERHEAD_BYTES
         while self.num_bytes > self._most_bytes:
-            self._forget(next(iter(self._groups)))
+            self.take(next(iter(self._groups)))
 
-    def get(self, group_id: str) -> Sequence[StoredBody]:
+    def get(self, group_id: str) -> Sequence[bytes]:
         """Items of a group by member; none if it is not here."""
         return self._groups.get(group_id, ())
 
-    def drop(self, group_id: str) -> None:
-        """Nobody will ask for the group again."""
-        if group_id in self._groups:
-            self._forget(group_id)
+    def take(self, group_id: str) -> Sequence[bytes]:
+        """The same, and forget the group: nobody will ask for it again."""
+        bodies = self._groups.pop(group_id, None)
+        if bodies is None:
+            return ()
+        self.num_bytes -= sum(map(len, bodies)) + _OVERHEAD_BYTES * len(bodies)
+        return bodies
 
     def clear(self) -> None:
         """Forget everything: it may never have been stored."""
         self._groups.clear()
         self.num_bytes = 0
-
-    def _forget(self, group_id: str) -> None:
-        items = self._groups.pop(group_id)
-        self.num_bytes -= sum([len(item.body) for item in items]) + _OVERHEAD_BYTES * len(items)

@@ -58,7 +58,7 @@ class Hooks(Protocol):
 
     @property
     def overridden(self) -> frozenset[HookName]:
-        """Functions that are not the defaults; only these are asked for. Empty: nothing here is ever called."""
+        """Functions that are not the defaults; only these are asked for. There is at least one."""
 
     async def get_group_data_meta_info(self, groups: AsyncIterator[ItemGroup]) -> dict[str, Any] | HookFault:
         """Statistics over everything written since the last successful read. `groups` comes as a stream, an instance may come more than once:
@@ -77,32 +77,6 @@ class Hooks(Protocol):
         """Each group with a multiple of `group_size` items; called as `pad_group_data((instance_id, items), group_size)`."""
 
 
-class DefaultHooks:
-    """A task type without functions of its own: nothing is overridden, so nothing is asked."""
-
-    overridden: frozenset[HookName] = frozenset()
-
-    async def get_group_data_meta_info(self, groups: AsyncIterator[ItemGroup]) -> dict[str, Any] | HookFault:
-        """Never called."""
-        raise NotImplementedError
-
-    async def is_valid_group(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[tuple[bool, bool] | HookFault]:
-        """Never called."""
-        raise NotImplementedError
-
-    async def filter_item(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[list[bool] | HookFault]:
-        """Never called."""
-        raise NotImplementedError
-
-    async def normalize_group_data(self, groups: Sequence[ItemGroup]) -> list[ItemGroup | HookFault]:
-        """Never called."""
-        raise NotImplementedError
-
-    async def pad_group_data(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[ItemGroup | HookFault]:
-        """Never called."""
-        raise NotImplementedError
-
-
 class Generators(Protocol):
     """What the routes ask of the part that runs generators."""
 
@@ -112,5 +86,5 @@ class Generators(Protocol):
     def states(self) -> Sequence[object]:
         """How each known generator stands, as plain values or dataclasses for a reply."""
 
-    def hooks(self, task_type: str) -> Hooks:
-        """The hooks of a task type; `DefaultHooks()` for one that has no generator or no functions of its own."""
+    def hooks(self, task_type: str) -> Hooks | None:
+        """The hooks of a task type; None for one that has no generator, or whose generator has no functions of its own."""

@@ -13,7 +13,7 @@ from typing import IO, Any
 from penstock.buffer.compat import reading
 from penstock.buffer.compat.hooks import HookFault, Hooks, HookSettings
 from penstock.buffer.compat.progress import Progress
-from penstock.buffer.compat.reading import GROUPS_AT_ONCE, Chosen, Served, Unfinished
+from penstock.buffer.compat.reading import Chosen, Served, Unfinished, paged
 from penstock.buffer.compat.state import READER, CompatState
 from penstock.buffer.core import Pending
 from penstock.errors import UnknownError
@@ -34,8 +34,8 @@ class Batch:
     num_items: int
     """Items in `items`; of a read that was short, those that there would have been."""
     meta_info: dict[str, Any]
-    items: AsyncIterator[bytes] | None
-    """Encoded items with commas between, a group at a time, to be used up once. None if there is nothing to give."""
+    items: AsyncIterator[list[bytes]] | None
+    """Some groups at a time, to be used up once: of each its encoded items with commas between. None if there is nothing to give."""
     damaged: list[str] = field(default_factory=list)
     """Groups whose bytes were found damaged on the way and left out; complete when `items` is used up."""
 
@@ -64,18 +64,21 @@ class _Made:
         self.file.writelines(items)
         self.num_items += len(items)
 
-    async def items(self, places: Sequence[_Place]) -> AsyncIterator[bytes]:
+    async def items(self, places: Sequence[_Place]) -> AsyncIterator[list[bytes]]:
         """What was kept of some groups."""
         with self.file:
-            for place in places:
-                self.file.seek(place.start)
-                yield b",".join([self.file.read(length) for length in place.lengths])
+            for page in paged(places):
+                yield [self._items_of(place) for place in page]
+
+    def _items_of(self, place: _Place) -> bytes:
+        self.file.seek(place.start)
+        return b",".join([self.file.read(length) for length in place.lengths])
 
 
 class Reader:
     """One read at a time; writers go on meanwhile."""
 
-    def __init__(self, state: CompatState, hooks: Callable[[str], Hooks]) -> None:
+    def __init__(self, state: CompatState, hooks: Callable[[str], Hooks | None]) -> None:
         self._state = state
         self._hooks = hooks
         self._turn = asyncio.Lock()
@@ -91,8 +94,8 @@ class Reader:
             await state.service.settled()
             if not state.is_open:
                 return Batch(read_id=None, num_items=0, meta_info=_meta(state.progress), items=None)
-            hooks = {name: self._hooks(name) for name in {*state.ledger.ready, *state.ledger.trays.by_environment, state.task_type}}
-            if any(each.overridden for each in hooks.values()):
+            hooks = self._own_hooks({*state.ledger.ready, *state.ledger.trays.by_environment, state.task_type})
+            if hooks:
                 return await self._read_through(hooks, batch_size)
             return await self._read_by_rewards(batch_size)
 
@@ -120,6 +123,10 @@ class Reader:
         items = self._served(chosen, damaged) if chosen else None
         return Batch(read_id=None, num_items=num_items, meta_info=_meta(state.progress), items=items, damaged=damaged)
 
+    def _own_hooks(self, task_types: Iterable[str]) -> dict[str, Hooks]:
+        """Of those task types whose generators bring functions."""
+        return {name: hooks for name in task_types if (hooks := self._hooks(name)) is not None}
+
     # By the default hooks: nothing is opened before it is served
 
     async def _read_by_rewards(self, batch_size: int | None) -> Batch:
@@ -128,16 +135,21 @@ class Reader:
         if not chosen or (batch_size is not None and num_items < batch_size):
             return await self._short(dropped, num_items, meta)
         damaged: list[str] = []
-        return await self._taken(chosen, dropped, num_items, meta, "default", self._served(chosen, damaged, forget=True), damaged)
+        return await self._taken(chosen, dropped, num_items, meta, "default", self._served(chosen, damaged, take=True), damaged)
 
     def _choose(self, batch_size: int | None) -> tuple[list[Chosen], dict[str, str], int]:
         """Groups to serve, groups to drop with their reasons, and how many items the former make."""
         chosen: list[Chosen] = []
         dropped: dict[str, str] = {}
         num_items = 0
+        least: dict[tuple[str, int], tuple[int, int]] = {}
         for group in self._ready():
-            settings = self._state.settings(group.environment)
-            verdict = reading.verdict_by_rewards(group, int(group.size * settings.min_valid_group_size_ratio), settings.min_valid_items(group.size))
+            kind = (group.environment, group.size)
+            if kind not in least:
+                settings = self._state.settings(group.environment)
+                least[kind] = int(group.size * settings.min_valid_group_size_ratio), settings.min_valid_items(group.size)
+            arrival = group.arrival
+            verdict = reading.verdict_by_rewards(arrival.rewards, len(arrival.refused), arrival.timed_out, group.size, *least[kind])
             if isinstance(verdict, str):
                 dropped[group.id] = verdict
                 continue
@@ -150,27 +162,25 @@ class Reader:
     def _ready(self) -> Iterator[Chosen]:
         return (Chosen.of(group) for group in leasable(self._state.ledger, LeaseRequest()) if group.arrival is not None)
 
-    async def _served(self, groups: Sequence[Chosen], damaged: list[str], *, forget: bool = False) -> AsyncIterator[bytes]:
-        for group, bodies in self._bodies(groups):
-            if bodies is None:
-                damaged.append(group.id)
-            else:
-                yield reading.serve_by_rewards(group, bodies)
-            if forget:
-                self._state.bodies.drop(group.id)
+    async def _served(self, groups: Sequence[Chosen], damaged: list[str], *, take: bool = False) -> AsyncIterator[list[bytes]]:
+        for page in paged(groups):
+            found = await self._opened(page, take=take)
+            damaged += [group.id for group, bodies in zip(page, found, strict=True) if bodies is None]
+            yield [reading.serve_by_rewards(group, bodies) for group, bodies in zip(page, found, strict=True) if bodies is not None]
 
-    def _bodies(self, groups: Sequence[Chosen]) -> Iterator[tuple[Chosen, list[bytes] | None]]:
-        for start in range(0, len(groups), GROUPS_AT_ONCE):
-            page = groups[start : start + GROUPS_AT_ONCE]
-            yield from reading.stored_items(self._state.service.buffer.store, self._state.config.run, page, self._state.bodies)
+    async def _opened(self, groups: Sequence[Chosen], *, take: bool = False) -> list[Sequence[bytes] | None]:
+        """The items of some groups; with `take` nobody will ask for them again."""
+        state = self._state
+        look = state.bodies.take if take else state.bodies.get
+        return await reading.opened(state.service.buffer.store, state.config.run, groups, [look(group.id) for group in groups])
 
     # Through functions that a generator brings
 
     async def _read_through(self, hooks: Mapping[str, Hooks], batch_size: int | None) -> Batch:
         progress, state = self._state.progress, self._state
         meta = _meta(progress)
-        own = hooks[state.task_type]
-        if "get_group_data_meta_info" in own.overridden:
+        own = hooks.get(state.task_type)
+        if own is not None and "get_group_data_meta_info" in own.overridden:
             known = state.ledger.readers.get(READER)
             told = await own.get_group_data_meta_info(reading.raw_groups(state.service.buffer.store, state.config.run, known.read_at if known else -1.0))
             meta |= {"hook_error": f"{told.hook}: {told.message}"} if isinstance(told, HookFault) else told
@@ -183,16 +193,16 @@ class Reader:
             made.file.close()
             return await self._short(dropped, num_items, meta)
         for place in places:
-            self._state.bodies.drop(place.group.id)
+            self._state.bodies.take(place.group.id)
         return await self._taken([place.group for place in places], dropped, num_items, meta, "generator", made.items(places), [])
 
     def _candidates(self, hooks: Mapping[str, Hooks]) -> Iterator[Chosen]:
         """Ready groups, then the open ones of task types whose own function says what is finished."""
         for group in list(leasable(self._state.ledger, LeaseRequest())):
             if group.arrival is not None:
-                yield replace(Chosen.of(group), unfinished=self._when_unfinished(group))
+                yield Chosen.of(group)._replace(unfinished=self._when_unfinished(group))
         for name, trays in list(self._state.ledger.trays.by_environment.items()):
-            if "is_valid_group" in hooks[name].overridden:
+            if name in hooks and "is_valid_group" in hooks[name].overridden:
                 yield from [Chosen.of(self._as_if_finished(self._state.ledger.groups[group_id])) for group_id in trays]
 
     def _when_unfinished(self, group: GroupRecord) -> Unfinished | str | None:
@@ -216,16 +226,16 @@ class Reader:
         made = _Made(tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES))  # noqa: SIM115 - closed by whoever uses it up
         by_kind = (list(page) for _, page in itertools.groupby(groups, key=lambda group: (group.environment, group.size)))
         for page in by_kind:
-            for start in range(0, len(page), GROUPS_AT_ONCE):
-                await self._make_some(hooks[page[0].environment], page[start : start + GROUPS_AT_ONCE], made)
+            for some in paged(page):
+                await self._make_some(hooks.get(some[0].environment), some, made)
                 if batch_size is not None and made.num_items >= batch_size:
                     return _fewest(made, batch_size)
         return made
 
-    async def _make_some(self, hooks: Hooks, groups: Sequence[Chosen], made: _Made) -> None:
+    async def _make_some(self, hooks: Hooks | None, groups: Sequence[Chosen], made: _Made) -> None:
         """All of one environment and size."""
         opened: list[tuple[Chosen, list[dict[str, Any]]]] = []
-        for group, bodies in self._bodies(groups):
+        for group, bodies in zip(groups, await self._opened(groups), strict=True):
             if bodies is None:
                 made.dropped.append((group, "damaged"))
             else:
@@ -240,11 +250,10 @@ class Reader:
             elif isinstance(verdict, str):
                 made.dropped.append((group, verdict))
 
-    async def _made_again(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[bytes]:
+    async def _made_again(self, groups: Sequence[Chosen], damaged: list[str]) -> AsyncIterator[list[bytes]]:
         # Whether they are valid was settled when they were read: as for groups that timed out, nobody is asked again.
-        settled = [replace(group, arrival=replace(group.arrival, timed_out=True)) for group in groups]
-        hooks = {name: self._hooks(name) for name in {group.environment for group in groups}}
-        made = await self._make(hooks, settled, None)
+        settled = [group._replace(arrival=replace(group.arrival, timed_out=True)) for group in groups]
+        made = await self._make(self._own_hooks({group.environment for group in groups}), settled, None)
         damaged += [group.id for group, _ in made.dropped]
         async for items in made.items(made.places):
             yield items
@@ -267,7 +276,7 @@ class Reader:
         state.progress.finished += [group.arrival.instance for group in groups if group.state is GroupState.OPEN and group.arrival is not None]
         state.progress.dropped.update(made.dropped.values())
         for group_id in made.dropped:
-            state.bodies.drop(group_id)
+            state.bodies.take(group_id)
         return pending
 
     async def _taken(
@@ -277,7 +286,7 @@ class Reader:
         num_items: int,
         meta: dict[str, Any],
         hooks: str,
-        items: AsyncIterator[bytes],
+        items: AsyncIterator[list[bytes]],
         damaged: list[str],
     ) -> Batch:
         """Make the read durable; only then is anything of it told."""

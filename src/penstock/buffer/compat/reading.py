@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.buffer.compat import defaults
-from penstock.buffer.compat.bodies import BodyCache
 from penstock.buffer.compat.hooks import HookFault, HookName, Hooks, HookSettings, Item, ItemGroup
 from penstock.buffer.compat.splicing import spliced
 from penstock.buffer.store import Store
@@ -18,6 +20,8 @@ from penstock.errors import CorruptError, RetiredError, UnknownError
 from penstock.types import Arrival, GroupRecord
 from penstock.wire import digest
 
+T = TypeVar("T")
+
 GROUPS_AT_ONCE = 32
 """Groups whose bytes are in memory at once."""
 
@@ -25,13 +29,17 @@ _value = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
+def paged(groups: Sequence[T]) -> Iterator[Sequence[T]]:
+    """`GROUPS_AT_ONCE` at a time."""
+    return (groups[start : start + GROUPS_AT_ONCE] for start in range(0, len(groups), GROUPS_AT_ONCE))
+
+
 @dataclass(frozen=True, slots=True)
 class Unfinished:
     """A group that a generator's own function does not call finished: it stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A group that is looked at by a read."""
 
     id: str
@@ -60,29 +68,33 @@ Verdict = Served | Unfinished | str
 """What becomes of a group; a text says why it is dropped."""
 
 
-def verdict_by_rewards(group: Chosen, min_valid_group_size: int, min_valid_items: int) -> int | str:
-    """How many items the default hooks make of a group; or why they drop it."""
-    arrival = group.arrival
-    reason = defaults.ask(arrival.rewards, group.size, min_valid_group_size, timed_out=arrival.timed_out)
-    if reason is not None:
-        return reason
-    return defaults.num_placed(len(arrival.rewards) - len(arrival.refused), group.size, min_valid_items)
+@lru_cache(maxsize=4096)
+def verdict_by_rewards(
+    rewards: tuple[float | None, ...], num_refused: int, timed_out: bool, group_size: int, min_valid_group_size: int, min_valid_items: int
+) -> int | str:
+    """How many items the default hooks make of a group; or why they drop it. Remembered: groups of the same rewards are alike."""
+    reason = defaults.ask(rewards, group_size, min_valid_group_size, timed_out=timed_out)
+    return defaults.num_placed(len(rewards) - num_refused, group_size, min_valid_items) if reason is None else reason
 
 
-def stored_items(store: Store, run: str, groups: Sequence[Chosen], cache: BodyCache) -> Iterator[tuple[Chosen, list[bytes] | None]]:
-    """The bytes of each group's items by member; None if they are not all as they were written."""
-    cached = {group.id: cache.get(group.id) for group in groups}
-    missing = [group.id for group in groups if len(cached[group.id]) < len(group.arrival.rewards)]
-    bodies = {**cached, **store.bodies(run, missing)} if missing else cached
-    for group in groups:
-        found = list(bodies[group.id][: len(group.arrival.rewards)])
-        if bodies[group.id] is cached[group.id]:
-            yield group, [stored.body for stored in found]
-            continue
-        if _digest(group, found) != group.digest:
-            # Rows that were written again stand in another order than they arrived.
-            found = _by_member(store, run, group)
-        yield group, [stored.body for stored in found] if _digest(group, found) == group.digest else None
+async def opened(store: Store, run: str, groups: Sequence[Chosen], cached: Sequence[Sequence[bytes]]) -> list[Sequence[bytes] | None]:
+    """The bytes of each group's items by member; None if they are not all as they were written. `cached` are those that are known already."""
+    missing = [group for group, bodies in zip(groups, cached, strict=True) if len(bodies) < len(group.arrival.rewards)]
+    stored = await asyncio.to_thread(_stored, store, run, missing) if missing else {}
+    # Cut last: an item may have come to a group that is looked at and not taken.
+    return [stored[group.id] if group.id in stored else bodies[: len(group.arrival.rewards)] for group, bodies in zip(groups, cached, strict=True)]
+
+
+def _stored(store: Store, run: str, groups: Sequence[Chosen]) -> dict[str, Sequence[bytes] | None]:
+    found = store.bodies(run, [group.id for group in groups])
+    return {group.id: _as_written(store, run, group, found[group.id][: len(group.arrival.rewards)]) for group in groups}
+
+
+def _as_written(store: Store, run: str, group: Chosen, found: Sequence[StoredBody]) -> list[bytes] | None:
+    if _digest(group, found) != group.digest:
+        # Rows that were written again stand in another order than they arrived.
+        found = _by_member(store, run, group)
+    return [stored.body for stored in found] if _digest(group, found) == group.digest else None
 
 
 def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> bytes:
@@ -90,8 +102,8 @@ def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> bytes:
     return spliced(group.arrival.rewards, group.arrival.refused, group.size, bodies)
 
 
-async def through_hooks(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, min_valid_items: int) -> list[Verdict]:
-    """What becomes of each group when a generator brings functions of its own."""
+async def through_hooks(hooks: Hooks | None, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, min_valid_items: int) -> list[Verdict]:
+    """What becomes of each group when generators bring functions of their own; None: that of this task type does not."""
     verdicts: dict[str, Verdict] = {}
     valid = await _valid(hooks, groups, settings, verdicts)
     kept = await _kept(hooks, valid, settings, min_valid_items, verdicts)
@@ -123,9 +135,9 @@ async def raw_groups(store: Store, run: str, since: float) -> AsyncIterator[Item
 Working = tuple[Chosen, ItemGroup]
 
 
-async def _valid(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, verdicts: dict[str, Verdict]) -> list[Working]:
+async def _valid(hooks: Hooks | None, groups: Sequence[tuple[Chosen, list[Item]]], settings: HookSettings, verdicts: dict[str, Verdict]) -> list[Working]:
     asked = [(group, (group.arrival.instance, items)) for group, items in groups]
-    if "is_valid_group" not in hooks.overridden:
+    if hooks is None or "is_valid_group" not in hooks.overridden:
         for group, _ in asked:
             reason = defaults.ask(group.arrival.rewards, group.size, settings.min_valid_group_size, timed_out=group.arrival.timed_out)
             if reason is not None:
@@ -146,8 +158,8 @@ async def _valid(hooks: Hooks, groups: Sequence[tuple[Chosen, list[Item]]], sett
     return [work for work in asked if work[0].id not in verdicts]
 
 
-async def _kept(hooks: Hooks, works: list[Working], settings: HookSettings, min_valid_items: int, verdicts: dict[str, Verdict]) -> list[Working]:
-    if "filter_item" in hooks.overridden:
+async def _kept(hooks: Hooks | None, works: list[Working], settings: HookSettings, min_valid_items: int, verdicts: dict[str, Verdict]) -> list[Working]:
+    if hooks is not None and "filter_item" in hooks.overridden:
         answers = await hooks.filter_item([data for _, data in works], settings)
     else:
         answers = [[defaults.default_filter_item(item, settings.task_type) for item in data[1]] for _, data in works]
@@ -164,14 +176,14 @@ async def _kept(hooks: Hooks, works: list[Working], settings: HookSettings, min_
     return kept
 
 
-async def _normalized(hooks: Hooks, works: list[Working], verdicts: dict[str, Verdict]) -> list[Working]:
-    if "normalize_group_data" not in hooks.overridden:
+async def _normalized(hooks: Hooks | None, works: list[Working], verdicts: dict[str, Verdict]) -> list[Working]:
+    if hooks is None or "normalize_group_data" not in hooks.overridden:
         return [(group, defaults.default_normalize_group_data(data)) for group, data in works]
     return _went_well(works, await hooks.normalize_group_data([data for _, data in works]), verdicts)
 
 
-async def _padded(hooks: Hooks, works: list[Working], settings: HookSettings, verdicts: dict[str, Verdict]) -> list[Working]:
-    if "pad_group_data" not in hooks.overridden:
+async def _padded(hooks: Hooks | None, works: list[Working], settings: HookSettings, verdicts: dict[str, Verdict]) -> list[Working]:
+    if hooks is None or "pad_group_data" not in hooks.overridden:
         padded: list[Working] = []
         for group, data in works:
             try:
@@ -196,9 +208,9 @@ def _went_well(works: list[Working], answers: Iterable[ItemGroup | HookFault], v
     return done
 
 
-def _encoded(hooks: Hooks, items: list[Item]) -> Verdict:
+def _encoded(hooks: Hooks | None, items: list[Item]) -> Verdict:
     """The items as they are sent. A reward that is no number must not reach training, whoever made it."""
-    last: HookName = "pad_group_data" if "pad_group_data" in hooks.overridden else "normalize_group_data"
+    last: HookName = "pad_group_data" if hooks is not None and "pad_group_data" in hooks.overridden else "normalize_group_data"
     for item in items:
         reward = item.get("reward")
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward)):

@@ -126,24 +126,14 @@ async def _parts(batch: Batch) -> AsyncIterator[bytes]:
     """The reply piece by piece. What is known only at the end stands at the end."""
     assert batch.items is not None
     yield b'{"success":true,"message":%b,"data":{"data":[' % _encode(f"Successfully read {batch.num_items} items")
-    first = True
-    waiting: list[bytes] = []
-    num_bytes = 0
-    async for items in batch.items:
-        waiting.append(items)
-        num_bytes += len(items)
-        if num_bytes >= PART_BYTES:
-            yield (b"" if first else b",") + b",".join(waiting)
-            first, num_bytes = False, 0
-            waiting.clear()
-    if waiting:
-        yield (b"" if first else b",") + b",".join(waiting)
+    before: list[bytes] = []
+    async for groups in batch.items:
+        if groups:
+            yield b",".join(before + groups)
+            # From now on a comma stands before what follows.
+            before = [b""]
     meta = batch.meta_info | ({"damaged": batch.damaged} if batch.damaged else {})
     yield b'],"meta_info":%b}}' % _encode(meta)
-
-
-PART_BYTES = 256 * 1024
-"""A reply is sent in parts of about this size."""
 
 
 async def _refuse(error: PenstockError, scope: AsgiScope, send: Send) -> None:

@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any
 
 from penstock.buffer.compat.config import CompatConfig
-from penstock.buffer.compat.hooks import DefaultHooks, Hooks
+from penstock.buffer.compat.hooks import Hooks
 from penstock.buffer.compat.intake import read_items
 from penstock.buffer.compat.progress import num_written
 from penstock.buffer.compat.reader import Reader
 from penstock.buffer.compat.state import READER, CompatState
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.service import BufferService
-from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import InputError, LimitError, PenstockError
 from penstock.ledger.arrivals import Arrived, Item, check_together
 
@@ -32,7 +31,7 @@ CLOCK_SECONDS = 0.5
 class CompatService:
     """Use as a context beside that of the buffer: `async with compat.running():`."""
 
-    def __init__(self, service: BufferService, config: CompatConfig, hooks: Callable[[str], Hooks] = lambda task_type: DefaultHooks()) -> None:
+    def __init__(self, service: BufferService, config: CompatConfig, hooks: Callable[[str], Hooks | None] = lambda task_type: None) -> None:
         self._state = CompatState(service, config)
         self._config = config
         self.reader = Reader(self._state, hooks)
@@ -70,7 +69,7 @@ class CompatService:
                 arrived = pending.reply
                 num_known += arrived.duplicate
                 if arrived.item is not None and not arrived.late:
-                    state.bodies.add(arrived.item.group_id, arrived.item.member, StoredBody(item.uid, item.digest, item.body))
+                    state.bodies.add(arrived.item.group_id, arrived.item.member, item.body)
         except InputError:
             await service.settled()
             raise
@@ -134,7 +133,9 @@ class CompatService:
             left = deadline - time.monotonic()
             if left <= 0:
                 ledger = self._state.ledger
-                raise LimitError(f"the buffer is full: {ledger.trays.num_items} items with {ledger.trays.num_bytes} bytes wait to be read", retry_after_seconds=5.0)
+                raise LimitError(
+                    f"the buffer is full: {ledger.trays.num_items} items with {ledger.trays.num_bytes} bytes wait to be read", retry_after_seconds=5.0
+                )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), left)
 

@@ -17,6 +17,10 @@ from penstock.buffer.compat import defaults
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 _REWARD = re.compile(rb'"reward"\s*:\s*([^\s,}]+)')
+_WORD = b'reward"'
+"""Ends the key `"reward"`, and `"raw_reward"` too: where an item has the one and not the other it stands there once."""
+_escaped = re.compile(rb"\\u00[5-7]").search
+"""Letters and the underline of a key that is spelled with escapes."""
 _BOOLEANS = {b"true": b"1", b"false": b"0"}
 _is_boolean = re.compile(rb"\s*:\s*[tf]").match
 
@@ -34,7 +38,7 @@ def spliced(rewards: tuple[float | None, ...], refused: tuple[int, ...], group_s
 
 @lru_cache(maxsize=1024)
 def _new_keys(rewards: tuple[float | None, ...], refused: tuple[int, ...], group_size: int) -> tuple[bytes, ...] | None:
-    """What stands in the place of each item's key `"reward"`, so that the old value becomes that of `raw_reward`. None if that is not all that changes.
+    """What stands in the place of `_WORD` in each item, so that the old value becomes that of `raw_reward`. None if that is not all that changes.
 
     Groups of the same rewards are alike, and where rewards are 0 or 1 there are few of them.
     """
@@ -43,16 +47,15 @@ def _new_keys(rewards: tuple[float | None, ...], refused: tuple[int, ...], group
         return None
     if any(place.member != at or place.reward is None or place.raw_reward is None for at, place in enumerate(shape)):
         return None
-    return tuple([b'"reward":%b,"raw_reward"' % _encode(place.reward) for place in shape])
+    return tuple([b'reward":%b,"raw_reward"' % _encode(place.reward) for place in shape])
 
 
 def _spliced_together(keys: Sequence[bytes], bodies: Sequence[bytes]) -> bytes | None:
     """All items at once; None if one of them needs a closer look."""
     whole = b",".join(bodies)
-    pieces = whole.split(b'"reward"')
-    # Every item has the key. If the word stands there as often as there are items, each stands for one key, unless a key is spelled with escapes:
-    # letters are then \u00xx.
-    if len(pieces) != len(keys) + 1 or b'"raw_reward"' in whole or (b"\\" in whole and b"\\u00" in whole):
+    pieces = whole.split(_WORD)
+    # Every item has the key, so there are at least as many words as items. If there are no more, each is the end of one such key.
+    if len(pieces) != len(keys) + 1 or _has_escaped_keys(whole):
         return None
     if any(map(_is_boolean, pieces)):
         return None
@@ -62,10 +65,14 @@ def _spliced_together(keys: Sequence[bytes], bodies: Sequence[bytes]) -> bytes |
     return b"".join(parts)
 
 
+def _has_escaped_keys(text: bytes) -> bool:
+    """Whether a key may be there that cannot be found by its letters. Text in other scripts has escapes, too, but not these."""
+    return b"\\u00" in text and _escaped(text) is not None
+
+
 def _spliced(body: bytes, place: defaults.Placed) -> bytes:
     """An item with the reward of its place; all other bytes as they were written."""
-    # Only a key that is spelled with \\u could hide that another one was found.
-    found = _REWARD.search(body) if body.count(b'"reward"') == 1 and b"\\u" not in body and b'"raw_reward"' not in body else None
+    found = _REWARD.search(body) if body.count(_WORD) == 1 and not _has_escaped_keys(body) else None
     if found is None:
         return _spliced_slowly(body, place)
     written = _BOOLEANS.get(found[1], found[1])

@@ -92,7 +92,7 @@ class CompatState:
                 self.progress.finish(groups)
                 for group in groups:
                     if group.state is GroupState.DROPPED:
-                        self.bodies.drop(group.id)
+                        self.bodies.take(group.id)
                 ended += groups
         return ended
 

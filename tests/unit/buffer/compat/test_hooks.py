@@ -62,14 +62,13 @@ async def served(batch: Batch) -> list[dict[str, Any]]:
 
 def damage(directory: Path, uid: str) -> None:
     with sqlite3.connect(directory / "store.sqlite") as connection:
-        damaged = "UPDATE item_bodies SET body = replace(CAST(body AS TEXT), 'reward', 'rewart')"
-        connection.execute(f"{damaged} WHERE number = (SELECT number FROM items WHERE uid = ?)", (uid,))
+        connection.execute("UPDATE payloads SET body = replace(CAST(body AS TEXT), 'reward', 'rewart') WHERE uid = ?", (uid,))
 
 
 class Stage:
     """A service on a real file."""
 
-    def __init__(self, directory: Path, hooks: Hooks, **settings: Any) -> None:
+    def __init__(self, directory: Path, hooks: Hooks | None, **settings: Any) -> None:
         self.service = BufferService(SqliteStore(directory / "store.sqlite"), expire_seconds=60.0, max_waiting=8)
         self.compat = CompatService(self.service, CompatConfig(**({"group_size": 2} | settings)), lambda task_type: hooks)
 
@@ -196,7 +195,7 @@ async def test_statistics_of_a_generator_leave_out_what_is_damaged(tmp_path: Pat
 
 
 async def test_a_read_that_finds_too_little_tells_what_it_has_dropped(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, Own())
+    stage = Stage(tmp_path, None)
     async with stage.service.running():
         await stage.pair("a", (1.0, 1.0))
         for _ in range(2):
@@ -234,12 +233,12 @@ async def test_an_item_that_comes_while_hooks_compute_is_not_lost(tmp_path: Path
 
 
 async def test_settings_of_a_started_task_outlive_the_process(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, Own())
+    stage = Stage(tmp_path, None)
     async with stage.service.running():
         await stage.compat.use(stage.compat.prepared({"task_type": "math", "num_repeat_per_sample": "3"}))
         await stage.pair("a", (1.0, 0.0, 1.0))
         assert stage.state("a/0") == ("ready", None)
-    again = Stage(tmp_path, Own())
+    again = Stage(tmp_path, None)
     async with again.service.running():
         await again.pair("b", (1.0, 0.0))
         assert again.state("b/0") == ("open", None)
@@ -266,7 +265,7 @@ async def test_only_the_reward_of_an_item_is_changed_however_it_is_spelled(tmp_p
     for number, cache_bytes in enumerate((1 << 20, 1)):
         directory = tmp_path / str(number)
         directory.mkdir()
-        stage = Stage(directory, Own(), cache_bytes=cache_bytes)
+        stage = Stage(directory, None, cache_bytes=cache_bytes)
         async with stage.service.running():
             await stage.compat.write(written)
             await stage.compat.write(item("v", "a", 0.0))
@@ -279,7 +278,7 @@ async def test_only_the_reward_of_an_item_is_changed_however_it_is_spelled(tmp_p
 
 
 async def test_a_group_whose_bytes_are_damaged_is_left_out_and_told(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, Own(), cache_bytes=1)
+    stage = Stage(tmp_path, None, cache_bytes=1)
     async with stage.service.running():
         await stage.pair("a")
         await stage.pair("b")

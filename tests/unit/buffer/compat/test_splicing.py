@@ -51,6 +51,8 @@ def test_a_group_that_is_spelled_anew_at_once_holds_what_its_items_hold_one_by_o
     [
         b'{"r\\u0065ward": 0, "note": "reward"}',
         b'{"reward": 0, "r\\u0061w_reward": 5}',
+        b'{"reward": 0, "raw\\u005freward": 5}',
+        b'{"note": "na\\u00efve", "reward": 0}',
         b'{"reward": 0, "raw_reward": 5}',
         b'{"reward": 1, "reward": 0}',
         b'{"note": "\\"reward", "reward"\n:\tfalse}',

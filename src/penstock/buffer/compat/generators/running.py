@@ -18,7 +18,7 @@ from penstock.buffer.compat.generators.hooks import GeneratorHooks
 from penstock.buffer.compat.generators.lives import GeneratorState, Life
 from penstock.buffer.compat.generators.payload import PayloadDefaults, read_payload
 from penstock.buffer.compat.generators.processes import ChildSettings, start_generator_process
-from penstock.buffer.compat.hooks import DefaultHooks, Hooks
+from penstock.buffer.compat.hooks import Hooks
 from penstock.errors import ConfigError, ConflictError, ProcessError, UnknownError
 from penstock.process.logs import last_lines
 
@@ -138,11 +138,11 @@ class Generators:
             raise UnknownError(f"no generator has TASK_TYPE {task_type[:200]!r}")
         return last_lines(self._log_file(task_type, ".log"), num_lines)
 
-    def hooks(self, task_type: str) -> Hooks:
-        """The functions that the generator of a task type brings."""
+    def hooks(self, task_type: str) -> Hooks | None:
+        """The functions that the generator of a task type brings; None if it brings none."""
         found = self._discovery.found.get(task_type)
         if found is None or not found.hooks:
-            return DefaultHooks()
+            return None
         known = self._hooks.get(task_type)
         if known is None or known.found != found:
             known = GeneratorHooks(found, self._settings, self._log_file(task_type, ".hooks.log"), deadline_seconds=self._config.hook_seconds)
