@@ -62,7 +62,8 @@ async def served(batch: Batch) -> list[dict[str, Any]]:
 
 def damage(directory: Path, uid: str) -> None:
     with sqlite3.connect(directory / "store.sqlite") as connection:
-        connection.execute("UPDATE payloads SET body = replace(CAST(body AS TEXT), 'reward', 'rewart') WHERE uid = ?", (uid,))
+        damaged = "UPDATE item_bodies SET body = replace(CAST(body AS TEXT), 'reward', 'rewart')"
+        connection.execute(f"{damaged} WHERE number = (SELECT number FROM items WHERE uid = ?)", (uid,))
 
 
 class Stage:
