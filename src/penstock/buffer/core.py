@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from penstock import ledger as law
 from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
-from penstock.errors import ConflictError, CorruptError, InputError, StoreError, UnknownError
+from penstock.errors import ConflictError, CorruptError, InputError, LimitError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger, arrivals
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
 from penstock.ledger.groups import content_digest
@@ -175,6 +175,31 @@ class Buffer:
     def accept(self, run: str, rollout: RolloutRecord, payload: Payload) -> Pending[law.Accepted]:
         """See `ledger.accept`."""
         return self._submit(run, law.accept(self.ledger(run), self.store, rollout, payload, self._now()))
+
+    def accept_all(self, run: str, writes: Sequence[tuple[RolloutRecord, Payload]], now: float) -> Pending[tuple[law.Accepted | InputError, ...]]:
+        """See `ledger.accept_all`. `now` is the time of the clock at which they came, which their records carry.
+
+        What the store refuses to take of them is refused one by one as well.
+        """
+        ledger = self.ledger(run)
+        # A group that becomes ready may end an older one for whose room it asks: so where there is a capacity one is decided after the other.
+        together = len(writes) if not ledger.laws.capacity_rollouts else 1
+        answers: list[law.Accepted | InputError] = []
+        changed = False
+        while len(answers) < len(writes):
+            some = writes[len(answers) : len(answers) + together]
+            try:
+                decided = self._submit(run, law.accept_all(ledger, self.store, some, now))
+            except LimitError as error:
+                answers += [error] * len(some)
+            except InputError as error:
+                # One of them, and nothing of any was taken: the next look finds out which.
+                answers += [error] if together == 1 else []
+                together = 1
+            else:
+                answers += decided.reply
+                changed |= decided.changed
+        return Pending(tuple(answers), self._line, changed)
 
     def annotate(self, run: str, annotation: AnnotationRecord, payload: Payload) -> Pending[law.Annotated]:
         """See `ledger.annotate`."""

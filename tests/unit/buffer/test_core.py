@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from penstock.buffer.core import Buffer
-from penstock.errors import ConflictError, StoreError
+from penstock.buffer.store.sqlite import SqliteStore
+from penstock.errors import ConflictError, InvalidError, LimitError, StoreError
+from penstock.ledger import Accepted
 from penstock.testing.disk import FakeDisk
 from penstock.testing.store import MemoryStore
 from penstock.types import AnnotationRecord, Laws, Payload, Purpose, RolloutRecord, RolloutStatus
@@ -21,11 +27,15 @@ def open_group(buffer: Buffer, group_id: str = "g/0/0") -> None:
 
 
 def write(buffer: Buffer, member: int) -> None:
-    uid, body = f"u{member}", b"bytes"
+    buffer.accept("run", *rollout_of(member))
+
+
+def rollout_of(member: int, group_id: str = "g/0/0", **facts: Any) -> tuple[RolloutRecord, Payload]:
+    uid = f"u{member}" if group_id == "g/0/0" else f"{group_id}:{member}"
     rollout = RolloutRecord(
-        run="run", uid=uid, group_id="g/0/0", member=member, retry=0, status=RolloutStatus.OK, digest="d", tokens=5, oldest_version=0, versions=(0,)
+        run="run", uid=uid, group_id=group_id, member=member, retry=0, status=RolloutStatus.OK, digest="d", tokens=5, oldest_version=0, versions=(0,), **facts
     )
-    buffer.accept("run", rollout, Payload(run="run", uid=uid, content_type="json", body=body, digest="d"))
+    return rollout, Payload(run="run", uid=uid, content_type="json", body=b"bytes", digest="d")
 
 
 def annotate(buffer: Buffer, member: int, digest: str = "a") -> bool:
@@ -76,3 +86,60 @@ def test_a_failed_commit_stops_every_verb_until_the_store_is_reopened() -> None:
     buffer.reopen()
     assert buffer.ledger("run").groups == {}
     open_group(buffer)
+
+
+def test_rollouts_that_come_together_are_one_change_of_the_store(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    buffer = Buffer(store, lambda: 0.0)
+    buffer.open_run("run", Laws(), "weights-0")
+    open_group(buffer)
+    pending = buffer.accept_all("run", [rollout_of(0), rollout_of(2), rollout_of(1)], 3.0)
+    pending.durable.result()
+    first, refused, last = pending.reply
+    assert isinstance(refused, ConflictError)
+    assert [answer.rollout.stored_at for answer in (first, last) if isinstance(answer, Accepted)] == [3.0, 3.0]
+    store.close()
+    again = Buffer(SqliteStore(tmp_path / "store.sqlite", read_only=True), lambda: 0.0)
+    assert again.ledger("run").groups["g/0/0"].state == "ready"
+    assert [rollout.uid for rollout in again.store.rollouts("run", "g/0/0")] == ["u0", "u1"]
+    assert not buffer.accept_all("run", [], 3.0).changed
+
+
+def test_what_the_store_cannot_keep_does_not_keep_the_others_out(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    buffer = Buffer(store, lambda: 0.0)
+    buffer.open_run("run", Laws(), "weights-0")
+    open_group(buffer)
+    first, refused = buffer.accept_all("run", [rollout_of(0), rollout_of(1, failure="\ud800")], 0.0).reply
+    assert isinstance(first, Accepted)
+    assert isinstance(refused, InvalidError)
+    assert buffer.ledger("run").groups["g/0/0"].pending == 1
+    (then,) = buffer.accept_all("run", [rollout_of(1)], 0.0).reply
+    assert isinstance(then, Accepted)
+    store.close()
+
+
+def test_too_much_that_waits_refuses_each_of_those_that_came_together() -> None:
+    disk = FakeDisk()
+    buffer, store = buffer_on(disk)
+    buffer.open_run("run", Laws(), "weights-0")
+    open_group(buffer)
+    full: Future[None] = Future()
+    full.set_exception(LimitError("full"))
+    taking, store.submit = store.submit, lambda records: full  # type: ignore[method-assign]
+    refused = buffer.accept_all("run", [rollout_of(0), rollout_of(1)], 0.0)
+    assert [type(answer) for answer in refused.reply] == [LimitError, LimitError]
+    assert not refused.changed
+    store.submit = taking  # type: ignore[method-assign]
+    assert all(isinstance(answer, Accepted) for answer in buffer.accept_all("run", [rollout_of(0), rollout_of(1)], 0.0).reply)
+
+
+def test_groups_that_come_together_make_room_for_each_other() -> None:
+    buffer, _ = buffer_on(FakeDisk())
+    buffer.open_run("run", Laws(capacity_rollouts={"env": 2}), "weights-0")
+    groups = [f"g/0/{number}" for number in range(3)]
+    for group in groups:
+        open_group(buffer, group)
+    answers = buffer.accept_all("run", [rollout_of(member, group) for group in groups for member in (0, 1)], 0.0).reply
+    assert all(isinstance(answer, Accepted) for answer in answers)
+    assert [buffer.ledger("run").find_group(buffer.store, group).state for group in groups] == ["dropped", "dropped", "ready"]  # type: ignore[union-attr]

@@ -100,43 +100,29 @@ async def _release_session(service: BufferService, request: Request) -> Response
 async def _write_rollouts(service: BufferService, request: Request) -> Response:
     """Each rollout is answered on its own. The status tells of a refusal only if nothing at all was taken: then it is that of the first."""
     run, form = run_of(request), content_type(request)
-    await check_run(service, run)
-    came = rollout_intakes(run, split_items(await request.body(), form), form, service.now())
-    decided = [_decide_write(service, run, intake) for intake in came]
-    await service.settled()
-    answers = tuple([await _written(service, answer) for answer in decided])
-    refusals = [answer.error for answer in decided if isinstance(answer, _Refused)]
-    if not refusals or len(refusals) < len(decided):
+    if not service.buffer.has(run):
+        await check_run(service, run)
+    bodies = split_items(await request.body(), form)
+    # From here to the decision nothing else is decided, so that the order of these times is that of the decisions.
+    now = service.now()
+    came = rollout_intakes(run, bodies, form, now)
+    read = [intake for intake in came if not isinstance(intake, InputError)]
+    decided = await service.told(lambda buffer: buffer.accept_all(run, read, now))
+    left = iter(decided)
+    outcomes = [intake if isinstance(intake, InputError) else next(left) for intake in came]
+    answers = tuple([_written(intake, outcome) for intake, outcome in zip(came, outcomes, strict=True)])
+    first = next(iter(outcomes), None)
+    if not isinstance(first, InputError) or not all(isinstance(outcome, InputError) for outcome in outcomes):
         return reply(api.WrittenAll(rollouts=answers))
-    first = refusals[0]
     facts = ErrorFacts(code=first.code, message=str(first), request_id=request.state.request_id)
     return reply(api.WrittenNone(error=facts, rollouts=answers), first.http_status, error_headers(first))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Refused:
-    """A rollout that was not taken; its uid if it could be read."""
-
-    uid: str | None
-    error: InputError
-
-
-def _decide_write(service: BufferService, run: str, intake: Intake | InputError) -> Pending[law.Accepted] | _Refused:
-    if isinstance(intake, InputError):
-        return _Refused(None, intake)
-    rollout, payload = intake
-    try:
-        return service.decided(lambda buffer: buffer.accept(run, rollout, payload))
-    except InputError as error:
-        return _Refused(rollout.uid, error)
-
-
-async def _written(service: BufferService, answer: Pending[law.Accepted] | _Refused) -> api.Written:
-    if isinstance(answer, _Refused):
-        return api.Written(uid=answer.uid, code=answer.error.code, message=str(answer.error))
-    accepted = await service.durable(answer)
-    rollout = accepted.rollout
-    return api.Written(uid=rollout.uid, digest=rollout.digest, duplicate=accepted.duplicate, stale=rollout.stale)
+def _written(intake: Intake | InputError, outcome: law.Accepted | InputError) -> api.Written:
+    if isinstance(outcome, InputError):
+        return api.Written(uid=None if isinstance(intake, InputError) else intake[0].uid, code=outcome.code, message=str(outcome))
+    rollout = outcome.rollout
+    return api.Written(uid=rollout.uid, digest=rollout.digest, duplicate=outcome.duplicate, stale=rollout.stale)
 
 
 async def _append_journal(service: BufferService, request: Request) -> Response:
