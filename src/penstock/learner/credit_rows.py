@@ -10,9 +10,10 @@ import numpy as np
 
 from penstock.advantages import Declaration, RowKind, pass_at_k_rewards
 from penstock.advantages.config import GigpoConfig
+from penstock.advantages.state_hashing import state_of
 from penstock.advantages.step_data import step_rewards
 from penstock.errors import ConfigError, InvariantError
-from penstock.learner.thinking import Level, is_complete, levels_by_step, with_alternatives
+from penstock.learner.thinking import Level, is_complete, level_said, levels_by_step, with_alternatives
 from penstock.trace import facts, step_marks, steps
 from penstock.types import Annotation, Float64Array, Group, Mark, Rollout, Source
 
@@ -121,7 +122,7 @@ def _level_rows(
             rollout, alternatives = with_alternatives(rollout, {index: levels for index, levels in expanded.items() if is_complete(levels)})
         shown.append(rollout)
         for step in _own_steps(rollouts[number]):
-            for row, level in enumerate(expanded.get(step.index, (Level(),))):
+            for row, level in enumerate(expanded.get(step.index, (Level(level=_level_said(step)),))):
                 mark = step.number if level.chosen else alternatives.get((step.index, row))
                 columns["rewards"].append(float(rewards_R[number]))
                 columns["group"].append(group_R[number])
@@ -136,6 +137,10 @@ def _level_rows(
                 trains_N.append(level.chosen or mark is not None)
             num_steps += 1
     return CreditRows(rollouts=shown, columns=columns, rollout_N=rollout_N, mark_N=mark_N, trains_N=trains_N)
+
+
+def _level_said(step: _Step) -> int:
+    return 0 if step.mark is None else level_said(step.mark.message.content)
 
 
 def _own_steps(rollout: Rollout) -> list[_Step]:
@@ -157,7 +162,12 @@ def _anchors(rollout: Rollout, own: Sequence[_Step], state_hash: Callable[[Any],
     if state_hash is None:
         return [None if step.mark is None or step.mark.step is None else step.mark.step.observation for step in own]
     seen = [step.observation_data for step in steps(rollout)]
-    return [None if step.mark is None else state_hash(seen[step.index]) for step in own]
+    try:
+        return [
+            None if step.mark is None else state_of(state_hash, seen[step.index], place=f"step {step.index} of rollout {rollout.rollout_uid}") for step in own
+        ]
+    except ValueError as error:
+        raise ConfigError(f"algorithm.gigpo: {error}") from error
 
 
 def _value(rollout: Rollout, step: _Step, name: str) -> float:

@@ -8,6 +8,7 @@ level the first and the last + 1 of its own among them, or null. A failed one, o
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.errors import ConfigError, InvalidError
 from penstock.types import Annotation, Mark, Message, Rollout, Segment, Trace
 
 THINKING_LEVELS = "thinking_levels"
+_LEVEL_TAG = re.compile(rf"\s*<level>\s*([1-{NUM_LEVELS}])\s*</level>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class Level:
     """One level of one step. The default is a step that was not expanded: one level, of which nothing is known but that it was sampled."""
 
     level: int = 0
+    """0: not known."""
     confidence: float = math.nan
     """Or the entropy, where that is the signal; NaN: not known."""
     cost: float = 0.0
@@ -32,6 +35,16 @@ class Level:
     """What this level would have said, for one that was not sampled. Parents count through the trace and then through all segments of the annotation."""
     first_segment: int = 0
     """Number of the first of them in the annotation."""
+
+
+def level_said(reply: str) -> int:
+    """The level that a reply begins with; 0 if it names none. It counts among the levels of a batch even where its step was not expanded.
+
+    >>> level_said("<level>3</level><think>a key</think><action>take key</action>"), level_said("take key")
+    (3, 0)
+    """
+    found = _LEVEL_TAG.match(reply)
+    return int(found[1]) if found else 0
 
 
 def is_complete(levels: Sequence[Level]) -> bool:

@@ -111,6 +111,17 @@ def test_what_the_policy_saw_can_be_the_state() -> None:
         GigpoConfig(state_hashing_function="no_such_module:f")
 
 
+def by_number(observation: object) -> object:
+    """A state hashing function for observations that these here are not."""
+    return observation + 1  # type: ignore[operator]
+
+
+def test_a_state_hashing_function_that_fails_is_named_with_the_step() -> None:
+    config = AlgorithmConfig(adv_estimator="gigpo", gigpo=GigpoConfig(state_hashing_function=f"{__name__}:by_number"))
+    with pytest.raises(ConfigError, match=r"algorithm.gigpo: state_hashing_function by_number fails on step 0 of rollout r0: TypeError: "):
+        credit([group(WIN, LOSE)], PLAN, config)
+
+
 def test_the_control_deals_out_the_advantages_of_steps() -> None:
     groups = [group(*(episode(member, float(member), [("hall", 0.0, 1), (f"room {member}", float(member), 1)]) for member in range(4)))]
     honest = [value for sample in credit(groups, PLAN, GIGPO) for value in by_token(sample)]
@@ -171,6 +182,22 @@ def test_rlvcr_trains_the_level_that_was_sampled() -> None:
     # A_think of level 1: 0.9 - 0.5; of level 3: 0.3 - 0.5. The other steps keep +-1/2.
     assert by_token(win) == pytest.approx([0.9, 0.9, 0.5, 0.5, 0.5])
     assert by_token(lose) == pytest.approx([-0.5, -0.7, -0.7])
+
+
+def test_the_share_of_a_level_counts_the_steps_that_say_theirs() -> None:
+    def says(rollout: Rollout, *replies: str) -> Rollout:
+        left = iter(replies)
+        messages = [replace(mark.message, content=next(left)) if mark.message.role == "assistant" else mark.message for mark in rollout.trace.marks]
+        marks = tuple(replace(mark, message=message) for mark, message in zip(rollout.trace.marks, messages, strict=True))
+        return replace(rollout, trace=replace(rollout.trace, marks=marks))
+
+    win = says(WIN, "<level>1</level><action>go</action>", "<level>1</level><action>go</action>")
+    lose = says(LOSE, "<level>4</level><think>hm</think><action>go</action>", "go")
+    notes = (expanded(0, 0, chosen=1), failed(1, None))
+    config = AlgorithmConfig(adv_estimator="rlvcr", rlvcr=RlvcrConfig(thinking_diversity_w=0.5))
+    found, _ = credit([group(win, lose, annotations=notes)], PLAN, config)
+    # Of the steps that name a level two of three are at level 1; the last names none. A_think is 0.9 - 0.5.
+    assert by_token(found)[:2] == pytest.approx([0.5 + 0.4 * (1 - 0.5 * 2 / 3)] * 2)
 
 
 def test_rlvcr_in_the_loop_is_rlvcr_on_columns() -> None:
