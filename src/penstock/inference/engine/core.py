@@ -19,10 +19,12 @@ from torch import Tensor
 
 from penstock.errors import ConflictError, InvalidError
 from penstock.inference.config import EngineLimits
+from penstock.inference.engine.decoding import DecodeAttention
 from penstock.inference.engine.forward import MIN_ROWS, forward, project
 from penstock.inference.engine.packing import Weights
-from penstock.inference.engine.pools import DecodeAttention, Pools, Seat
+from penstock.inference.engine.pools import Pools, Seat
 from penstock.inference.engine.prefill import Prefill, Prompt
+from penstock.inference.engine.prefixes import CHUNK, Beginnings
 from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.rotary import rotations
 from penstock.inference.engine.sampling import Drawn, Randomness, draw
@@ -67,6 +69,7 @@ class Engine:
         self._rotations = rotations(architecture, self.context_tokens)
         self._prefill = Prefill(served.weights, self._rotations, max_kept_tokens=limits.prefix_tokens, max_rows=limits.prefill_tokens)
         self._pools = Pools(architecture)
+        self._beginnings = Beginnings()
         self._queue: deque[Request] = deque()
         self._choices: dict[Seat, Choice] = {}
         self._reserved_tokens = 0
@@ -167,7 +170,7 @@ class Engine:
             return []
         prompts = [Prompt(request.prompt) for request in requests]
         self._prefill.run(prompts)
-        self._pools.expect(len(request.prompt) for request in requests for _ in range(request.num_choices))
+        self._pools.expect(len(request.prompt) % CHUNK for request in requests for _ in range(request.num_choices))
         choices: list[Choice] = []
         hidden: list[Tensor] = []
         for request, prompt in zip(requests, prompts, strict=True):
@@ -201,7 +204,7 @@ class Engine:
         choices = [self._choices[seat] for seat in seats]
         padding = [0] * (MIN_ROWS - len(seats))
         ids = torch.tensor([choice.drawn[-1].id for choice in choices] + padding)
-        positions = torch.tensor([seat.length for seat in seats] + padding)
+        positions = torch.tensor([seat.num_tokens for seat in seats] + padding)
         hidden = forward(self.served.weights, ids, self._rotations[positions], DecodeAttention(pools, self._architecture))
         for seat in seats:
             seat.length += 1
@@ -242,7 +245,9 @@ class Engine:
             choice.seat = None
 
     def _seat(self, choice: Choice, prompt: Prompt) -> None:
-        choice.seat = self._pools.seat([chunk.layers for chunk in prompt.chunks], len(prompt.ids))
+        num_shared = len(choice.request.prompt) // CHUNK
+        beginning = self._beginnings.of(prompt.chunks[:num_shared])
+        choice.seat = self._pools.seat([chunk.layers for chunk in prompt.chunks[num_shared:]], len(prompt.ids) - num_shared * CHUNK, beginning)
         self._choices[choice.seat] = choice
 
     def _recompute(self) -> None:
@@ -253,7 +258,7 @@ class Engine:
         self._prefill.run(prompts)
         self._pools.clear()
         self._choices.clear()
-        self._pools.expect(len(prompt.ids) for prompt in prompts)
+        self._pools.expect(len(prompt.ids) - len(choice.request.prompt) // CHUNK * CHUNK for choice, prompt in zip(choices, prompts, strict=True))
         for choice, prompt in zip(choices, prompts, strict=True):
             self.counters.recomputed_tokens += len(prompt.ids) - prompt.num_cached
             self._seat(choice, prompt)

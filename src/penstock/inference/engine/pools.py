@@ -1,22 +1,22 @@
-"""Keys and values of running replies, and attention over them, one token each.
+"""Keys and values of running replies: what they do not have in common with others.
 
 A reply sits in a pool of replies whose caches have the same capacity, and moves to the next pool when it outgrows it. So a decode step needs one
 attention call per pool, wastes at most a quarter of the work on empty places, copies nothing while a reply stays in its pool, and computes the
-attention of a reply in a shape that depends on its own length only: neighbours cannot change its bits.
+attention of a reply in a shape that depends on its own length only: neighbours cannot change its bits. The whole chunks that its prompt begins
+with are not in the pool: the reply holds on to them (`Beginning`), together with all others that begin so.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from penstock.inference.engine.architecture import Architecture
+from penstock.inference.engine.prefixes import Beginning
 
 SMALLEST_CAPACITY = 32
 
@@ -36,9 +36,16 @@ class Seat:
     """Where the cache of one reply is."""
 
     length: int
-    """Tokens in the cache."""
+    """Tokens in the pool."""
+    beginning: Beginning | None = None
+    """Tokens before them."""
     capacity: int = 0
     row: int = -1
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens of the reply, its prompt included."""
+        return self.length + (self.beginning.num_tokens if self.beginning is not None else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,12 +74,13 @@ class Pools:
         """Pools that hold somebody, by capacity."""
         return iter([pool for _, pool in sorted(self._pools.items())])
 
-    def seat(self, runs: Sequence[Sequence[Tensor]], length: int) -> Seat:
-        """Give a place to a reply whose first `length` tokens have the keys and values `runs` (for each run of tokens, for each layer)."""
-        seat = Seat(length=length)
+    def seat(self, runs: Sequence[Sequence[Tensor]], length: int, beginning: Beginning | None = None) -> Seat:
+        """Give a place to a reply whose first `length` tokens after `beginning` have the keys and values `runs` (for each run, for each layer)."""
+        seat = Seat(length=length, beginning=beginning)
         self._enter(seat)
-        for layer, tensor in enumerate(self._pools[seat.capacity].layers):
-            torch.cat([run[layer] for run in runs], dim=1, out=tensor[seat.row, :, :length])
+        if runs:
+            for layer, tensor in enumerate(self._pools[seat.capacity].layers):
+                torch.cat([run[layer] for run in runs], dim=1, out=tensor[seat.row, :, :length])
         return seat
 
     def expect(self, lengths: Iterable[int]) -> None:
@@ -80,7 +88,8 @@ class Pools:
         for capacity, count in Counter(capacity_for(length + 1) for length in lengths).items():
             pool = self._pools.setdefault(capacity, Pool(capacity))
             if len(pool.seats) + count > pool.num_rows:
-                self._grow(pool, len(pool.seats) + count)
+                # By half at least: replies come one by one too, and every growth copies the pool.
+                self._grow(pool, max(len(pool.seats) + count, pool.num_rows * 3 // 2))
 
     def extend(self, seats: Sequence[Seat]) -> None:
         """Make room for one token more in each of `seats`."""
@@ -129,32 +138,3 @@ class Pools:
             last.row = row
         if not pool.seats:
             del self._pools[pool.capacity]
-
-
-class DecodeAttention:
-    """Attention of one decode step: row i of the forward pass is the i-th seat over all pools; rows beyond them are padding."""
-
-    def __init__(self, pools: Sequence[Pool], architecture: Architecture) -> None:
-        self._architecture = architecture
-        self._slices: list[tuple[int, int, Pool, Tensor, Tensor, Tensor]] = []
-        start = 0
-        for pool in pools:
-            stop = start + len(pool.seats)
-            positions = torch.tensor([seat.length for seat in pool.seats])
-            hidden = torch.arange(pool.capacity) > positions[:, None]
-            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -math.inf)[:, None, None, :]
-            self._slices.append((start, stop, pool, torch.arange(stop - start), positions, mask))
-            start = stop
-
-    def __call__(self, layer: int, heads_NHD: Tensor) -> Tensor:
-        num_heads, num_kv_heads, head_size = self._architecture.num_heads, self._architecture.num_kv_heads, self._architecture.head_size
-        out = torch.zeros(len(heads_NHD), num_heads * head_size)
-        for start, stop, pool, rows, positions, mask in self._slices:
-            cache = pool.layers[layer]
-            cache[rows, :, positions] = heads_NHD[start:stop, num_heads:]
-            taken = cache[: stop - start]
-            # Query heads of one key head stand where several tokens would: they attend to the same places.
-            queries = heads_NHD[start:stop, :num_heads].view(stop - start, num_kv_heads, -1, head_size)
-            mixed = F.scaled_dot_product_attention(queries, taken[:, :num_kv_heads], taken[:, num_kv_heads:], attn_mask=mask)
-            out[start:stop].view_as(mixed).copy_(mixed)
-        return out
