@@ -121,7 +121,8 @@ class Vocabulary:
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
         # The anchor keeps decoders from dropping the space in front of the first word.
-        inside = [self._anchor_id, *(int(one) for one in ids if 0 <= one <= _LARGEST_ID and one != self._anchor_id)]
+        plain = ids.tolist() if isinstance(ids, np.ndarray) else map(int, ids)
+        inside = [self._anchor_id, *[one for one in plain if 0 <= one <= _LARGEST_ID and one != self._anchor_id]]
         return str(self._twin.decode(inside, skip_special_tokens=False)).removeprefix(_ANCHOR)
 
 

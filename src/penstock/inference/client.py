@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -256,10 +257,17 @@ class _Completion(msgspec.Struct):
 
     choices: list[_Choice]
     usage: _Cost
-    sampler: SamplerFacts
+    sampler: msgspec.Raw
 
 
 _COMPLETION = msgspec.json.Decoder(_Completion)
+_SAMPLER = msgspec.json.Decoder(SamplerFacts)
+
+
+@lru_cache(maxsize=256)
+def _sampler_facts(spelled: bytes) -> SamplerFacts:
+    """Read once: all replies of a server share them, and whoever keeps many replies keeps them once."""
+    return _SAMPLER.decode(spelled)
 
 
 def read_reply(answer: bytes) -> Reply:
@@ -277,7 +285,7 @@ def read_reply(answer: bytes) -> Reply:
         logprobs=np.array(choice.logprobs.token_logprobs, np.float32),
         versions=tuple(choice.versions),
         text=choice.text,
-        metadata=InferenceMetadata(sampler=read.sampler, usage=usage, finish_reason=choice.finish_reason),
+        metadata=InferenceMetadata(sampler=_sampler_facts(bytes(read.sampler)), usage=usage, finish_reason=choice.finish_reason),
     )
 
 

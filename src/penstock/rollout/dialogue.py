@@ -6,48 +6,74 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from penstock.chat import ChatTemplate, Known, Piece, Rendered
+from penstock.chat import ChatTemplate, Known, Piece
 from penstock.errors import InvalidError
 from penstock.rollout.policy import Action
-from penstock.trace import Recorder
+from penstock.trace import Recorder, Tokens, checked_tokens
 from penstock.types import Int32Array, Json, Message, Source, StepFacts, Trace
 
 _CACHED_PROMPTS = 1024
 
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A piece of what a template makes of messages, checked once and recorded as often as it comes."""
+
+    tokens: Tokens
+    message_index: int | None
+    """Which of the messages it spells; None for what the template wrote around them."""
+
 
 class Prompts:
-    """A chat template that remembers how the last conversations opened: the members of a group open alike."""
+    """A chat template that remembers how the last conversations opened and went on: the members of a group open alike, and see the same again and again."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self._known: OrderedDict[tuple[Message, ...], Rendered] = OrderedDict()
-        self._deltas: OrderedDict[tuple[tuple[Message, ...], int], tuple[Piece, ...]] = OrderedDict()
+        self._opened: OrderedDict[tuple[Message, ...], tuple[Shown, ...]] = OrderedDict()
+        self._deltas: OrderedDict[tuple[tuple[Message, ...], int], tuple[Shown, ...]] = OrderedDict()
 
-    def open(self, messages: tuple[Message, ...], tools: tuple[Json, ...] = ()) -> Rendered:
-        """As `ChatTemplate.open`."""
+    def open(self, messages: tuple[Message, ...], tools: tuple[Json, ...] = ()) -> tuple[Shown, ...]:
+        """What `ChatTemplate.open` gives."""
         if tools or any(message.tool_calls for message in messages):  # JSON objects cannot be looked up
-            return self.template.open(messages, tools or None)
-        known = self._known.get(messages)
+            return _shown(self.template.open(messages, tools or None).pieces)
+        known = self._opened.get(messages)
         if known is None:
-            known = self._known[messages] = self.template.open(messages)
-            if len(self._known) > _CACHED_PROMPTS:
-                self._known.popitem(last=False)
+            known = _remember(self._opened, messages, _shown(self.template.open(messages).pieces))
         return known
 
-    def delta(self, last_id: int, messages: tuple[Message, ...], reply: Message, tools: tuple[Json, ...] = ()) -> tuple[Piece, ...]:
-        """The pieces of `ChatTemplate.delta`. Members of a group see the same again and again, and what they see is rendered once."""
-        if tools or reply.tool_calls or any(message.tool_calls or message.role == "tool" for message in messages) or not self.template.extends(messages):
-            return self.template.delta(last_id, messages, tools or None, reply=reply).pieces
+    def delta(self, last_id: int, messages: tuple[Message, ...], reply: Message, tools: tuple[Json, ...] = ()) -> tuple[Shown, ...] | None:
+        """What `ChatTemplate.delta` gives; None if the conversation must be forked instead."""
+        if tools or reply.tool_calls or any(message.tool_calls or message.role == "tool" for message in messages):
+            return self._delta(last_id, messages, reply, tools)
         key = messages, last_id
         known = self._deltas.get(key)
         if known is None:
-            known = self._deltas[key] = self.template.delta(last_id, messages, reply=reply).pieces
-            if len(self._deltas) > _CACHED_PROMPTS:
-                self._deltas.popitem(last=False)
+            known = self._delta(last_id, messages, reply, ())
+            if known is not None and self.template.extends(messages):  # whatever the reply was
+                _remember(self._deltas, key, known)
         return known
+
+    def _delta(self, last_id: int, messages: tuple[Message, ...], reply: Message, tools: tuple[Json, ...]) -> tuple[Shown, ...] | None:
+        if not self.template.extends(messages, reply):
+            return None
+        return _shown(self.template.delta(last_id, messages, tools or None, reply=reply).pieces)
+
+
+def _shown(pieces: Sequence[Piece]) -> tuple[Shown, ...]:
+    return tuple(Shown(checked_tokens(piece.ids, piece.source), piece.message_index) for piece in pieces)
+
+
+def _remember(known: OrderedDict[K, tuple[Shown, ...]], key: K, shown: tuple[Shown, ...]) -> tuple[Shown, ...]:
+    known[key] = shown
+    if len(known) > _CACHED_PROMPTS:
+        known.popitem(last=False)
+    return shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,17 +128,14 @@ class Dialogue:
         if self._prompts is None:
             self._mark_silent(new, timestamp)
             return
-        template, tools, first = self._prompts.template, self._tools or None, 0
-        if not old:
-            pieces = self._prompts.open(new, self._tools).pieces
-        elif template.extends(new, old[-1]):
-            pieces = self._prompts.delta(int(self._known[-1].ids[-1]), new, old[-1], self._tools)
-        else:
-            fork = template.refork(self.messages, self._known, tools)
-            self._keep(fork.keep)
-            # Older messages that are shown again carry no mark: they were said once.
-            pieces, first = fork.pieces, len(old)
-        self._record(pieces, new, first, timestamp)
+        shown = self._prompts.open(new, self._tools) if not old else self._prompts.delta(int(self._known[-1].ids[-1]), new, old[-1], self._tools)
+        if shown is not None:
+            self._record(shown, new, 0, timestamp)
+            return
+        fork = self._prompts.template.refork(self.messages, self._known, self._tools or None)
+        self._keep(fork.keep)
+        # Older messages that are shown again carry no mark: they were said once.
+        self._record(_shown(fork.pieces), new, len(old), timestamp)
 
     def say(self, action: Action, timestamp: int | None = None) -> int:
         """Add what the agent did, and give the number of its message in the trace."""
@@ -121,8 +144,9 @@ class Dialogue:
             self._adopt(action.prompt_ids)
         recorder.open_message()
         if reply is not None:
-            self._known.append(_Said(reply.ids))
-            recorder.append(reply.ids, Source.SAMPLED, logprobs=reply.logprobs, versions=reply.versions)
+            tokens = checked_tokens(reply.ids, Source.SAMPLED, logprobs=reply.logprobs, versions=reply.versions)
+            self._known.append(tokens)
+            recorder.append_checked(tokens)
         elif self._prompts is not None:
             self._inject(self._prompts.template, action.message)
         self.messages = (*self.messages, action.message)
@@ -160,19 +184,19 @@ class Dialogue:
                 num_tokens -= len(kept[-1].ids)
         self._known = kept
 
-    def _record(self, pieces: Sequence[Piece], new: Sequence[Message], first: int, timestamp: int | None) -> None:
+    def _record(self, shown: Sequence[Shown], new: Sequence[Message], first: int, timestamp: int | None) -> None:
         """Append pieces; those that spell a new message (their indices count from `first`) are marked as it. A message without any is marked too."""
-        num_marked = 0
-        for piece in pieces:
-            self._known.append(piece)
+        recorder, num_marked = self._recorder, 0
+        for piece in shown:
+            self._known.append(piece.tokens)
             index = -1 if piece.message_index is None else piece.message_index - first
             if index < num_marked:
-                self._recorder.append(piece.ids, piece.source)
+                recorder.append_checked(piece.tokens)
                 continue
             self._mark_silent(new[num_marked:index], timestamp)
-            self._recorder.open_message()
-            self._recorder.append(piece.ids, piece.source)
-            self._recorder.close_message(new[index], timestamp=timestamp)
+            recorder.open_message()
+            recorder.append_checked(piece.tokens)
+            recorder.close_message(new[index], timestamp=timestamp)
             num_marked = index + 1
         self._mark_silent(new[num_marked:], timestamp)
 

@@ -70,4 +70,6 @@ class Dispatcher:
 
     def _prompt_tokens(self, problem: Problem) -> int:
         """As far as the problem itself tells; what an environment adds shows in the running mean."""
-        return len(self._prompts.open(opening_messages(problem)).ids) if problem.prompt and self._prompts is not None else 0
+        if not problem.prompt or self._prompts is None:
+            return 0
+        return sum(len(shown.tokens.ids) for shown in self._prompts.open(opening_messages(problem)))

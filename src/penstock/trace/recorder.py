@@ -1,6 +1,6 @@
 """The only maker of `Trace`. Used by the rollout worker and the gateway, one recorder for each episode or session.
 
-Each call costs what it adds or goes back over, however long the history is; only `trace` and `resume` look at all of it, and `ids` copies it.
+Each call costs what it adds or goes back over, however long the history is; only `trace` and `resume` look at all of it, and `ids` after a fork.
 
     recorder = Recorder()
     recorder.open_message()
@@ -18,15 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Self
 
-import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidError
-from penstock.trace._runs import Place, Run, Tokens, read_only
-from penstock.trace.checks import as_arrays, as_ids, as_logprobs, check_trace, checked_number
+from penstock.trace._path import PathIds
+from penstock.trace._runs import Place, Run, Tokens
+from penstock.trace._taken import checked_tokens, tokens_of
+from penstock.trace.checks import check_trace, checked_number
 from penstock.types import InferenceMetadata, Int32Array, Mark, Message, SamplerFacts, Segment, Source, StepFacts, Trace, Usage, VersionRun
 from penstock.wire import check_noun
 
@@ -53,9 +53,8 @@ class Recorder:
     """Their `start` and `stop` count runs, not segments: runs keep their numbers when they are cut."""
     _message_start: int | None = None
     """First run of the message that is open."""
-    _known_place: Place | None = None
-    _known_ids: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
-    """The tokens on the path to `_known_place`: where somebody last looked, so that the next look need not go back to the beginning."""
+    _path: PathIds | None = field(default_factory=PathIds)
+    """The tokens on the path to the tip. None after a fork, until somebody looks."""
     _known_sampler: SamplerFacts | None = None
     """Facts in which nothing was found wrong. All replies of an episode mostly share one object of them."""
 
@@ -66,7 +65,7 @@ class Recorder:
         Segment i of the trace is run i of the recorder, so that `Span(run=i, start=0, stop=len(segment.ids))` names it.
         """
         check_trace(trace)
-        recorder = cls(_marks=list(trace.marks))
+        recorder = cls(_marks=list(trace.marks), _path=None)
         for index, segment in enumerate(trace.segments):
             parent = None if segment.parent is None else (segment.parent, recorder._runs[segment.parent].length)
             recorder._runs.append(_run_of(segment, parent, recorder._depth(parent)))
@@ -84,19 +83,12 @@ class Recorder:
         return None if self._tip is None else Span(run=self._tip[0], start=self._tip[1], stop=self._tip[1])
 
     def ids(self) -> Int32Array:
-        """The tokens on the path to the tip: what an engine is given to continue."""
-        parts = []
-        place, known = self._tip, self._known_place
-        while place is not None:
-            run = self._runs[place[0]]
-            if known is not None and place[0] == known[0] and place[1] >= known[1]:
-                parts += [run.joined().ids[known[1] : place[1]], self._known_ids]
-                break
-            parts.append(run.joined().ids[: place[1]])
-            place = run.parent
-        self._known_place = self._tip
-        self._known_ids = read_only(np.concatenate(parts[::-1]) if parts else np.empty(0, np.int32))
-        return self._known_ids
+        """The tokens on the path to the tip: what an engine is given to continue. A view that is right for ever, and cannot be written to."""
+        if self._path is None:
+            self._path = PathIds()
+            for ids in self._way_to(self._tip):
+                self._path.add(ids)
+        return self._path.ids()
 
     def append(
         self,
@@ -114,18 +106,24 @@ class Recorder:
         Sampled tokens need logprobs and versions; injected ones may carry a scorer's. Raises `InvalidError` for what could not be sent.
         Inside one message, appends in a row that are alike become one segment; a message's border is always a segment's border.
         """
-        tokens = _checked_tokens(ids, source, logprobs, versions, arrays or {}, media)
+        tokens = checked_tokens(ids, source, logprobs=logprobs, versions=versions, arrays=arrays, media=media)
         if after is not None:
             self.fork(after)
-        if self._tip is not None and self._grows(self._tip, tokens):
-            number = self._tip[0]
-            start = self._runs[number].length
-            self._runs[number].grow(tokens)
+        run, stop = self.append_checked(tokens)
+        return Span(run=run, start=stop - len(tokens.ids), stop=stop)
+
+    def append_checked(self, tokens: Tokens) -> Place:
+        """As `append`, of what `checked_tokens` gave. Where the tip is then."""
+        tip, runs = self._tip, self._runs
+        if tip is not None and self._grows(tip, tokens):
+            runs[tip[0]].grow(tokens)
+            self._tip = place = tip[0], runs[tip[0]].length
         else:
-            number, start = len(self._runs), 0
             self._hang(tokens)
-        self._tip = (number, self._runs[number].length)
-        return Span(run=number, start=start, stop=self._runs[number].length)
+            self._tip = place = len(runs) - 1, len(tokens.ids)
+        if self._path is not None:
+            self._path.add(tokens.ids)
+        return place
 
     def open_message(self) -> None:
         """What is appended until `close_message` spells one message."""
@@ -150,9 +148,8 @@ class Recorder:
         if self._message_start is None:
             raise InvalidError(f"no message is open for the message of {message.role!r}")
         mark = Mark(message=message, start=self._message_start, stop=len(self._runs), inference=inference, timestamp=timestamp)
-        if reward is None and rewards is None and step is None:
-            self._check_fresh(mark)
-        else:
+        self._check_fresh(mark)
+        if reward is not None or rewards is not None or step is not None:
             mark = _with_later_facts(mark, reward, rewards, step)
         self._marks.append(mark)
         self._message_start = None
@@ -207,7 +204,7 @@ class Recorder:
             run.cuts.add(branch.start)
         run.abandoned[branch.start] = reason
         if self._stands_on(branch):
-            self._tip = before
+            self._stand_at(before)
 
     def trace(self) -> Trace:
         """All that was recorded so far. Later calls do not change it. Tokens of a message that is still open have no mark."""
@@ -246,7 +243,20 @@ class Recorder:
     def _move(self, place: Place | None) -> None:
         self._check_no_message("fork")
         self._check_cut(place)
-        self._tip = place
+        self._stand_at(place)
+
+    def _stand_at(self, place: Place | None) -> None:
+        if place != self._tip:
+            self._tip, self._path = place, None
+
+    def _way_to(self, place: Place | None) -> list[Int32Array]:
+        """The tokens from the root to a place, run by run."""
+        parts = []
+        while place is not None:
+            run = self._runs[place[0]]
+            parts.append(run.joined().ids[: place[1]])
+            place = run.parent
+        return parts[::-1]
 
     def _stands_on(self, branch: Span) -> bool:
         """Whether the tip is one of the branch's tokens or hangs on one."""
@@ -300,74 +310,30 @@ def _is_text(*values: str) -> bool:
         return False
 
 
-def _is_right(run: VersionRun) -> bool:
-    """Whether nothing is wrong with a run. Its types first: to Python, and to a cache, True is 1."""
-    is_typed = type(run) is VersionRun and type(run.count) is type(run.version) is int and type(run.policy) is str and type(run.mixed_kv) is bool
-    return is_typed and _is_right_by_value(run)
-
-
-@lru_cache(maxsize=4096)
-def _is_right_by_value(run: VersionRun) -> bool:
-    try:
-        check_noun(run)
-    except InvalidError:
-        return False
-    return True
-
-
 def _with_later_facts(mark: Mark, reward: float | None, rewards: Mapping[str, float] | None, step: StepFacts | None) -> Mark:
-    known = replace(
-        mark,
+    """A mark that was checked, with more in it. Only what is new is looked at."""
+    known = Mark(
+        message=mark.message,
+        start=mark.start,
+        stop=mark.stop,
         reward=mark.reward if reward is None else checked_number(reward, "reward"),
-        rewards={**mark.rewards, **{name: checked_number(value, f"rewards[{name!r}]") for name, value in (rewards or {}).items()}},
+        rewards={**mark.rewards, **{name: checked_number(value, f"rewards[{name!r}]") for name, value in rewards.items()}} if rewards else mark.rewards,
+        inference=mark.inference,
         step=mark.step if step is None else step,
+        timestamp=mark.timestamp,
     )
-    check_noun(known)
+    if rewards:
+        check_noun(known)
+    elif step is not None:
+        try:
+            check_noun(step)
+        except InvalidError:
+            check_noun(known)  # says where in the message it stands
+            raise
     return known
-
-
-def _checked_tokens(
-    ids: npt.ArrayLike,
-    source: Source,
-    logprobs: npt.ArrayLike | None,
-    versions: Sequence[VersionRun],
-    arrays: Mapping[str, npt.ArrayLike],
-    media: Sequence[str],
-) -> Tokens:
-    own_ids = read_only(as_ids(ids))
-    if logprobs is None and not versions and not arrays and not media and source in (Source.TEMPLATE, Source.ENV) and own_ids.ndim == 1 and own_ids.size:
-        # Nothing is left that could be wrong with them, and most of what is recorded is this.
-        return Tokens(ids=own_ids, source=Source(source), logprobs=None, versions=(), arrays={}, media=())
-    if logprobs is not None and versions and not arrays and not media and source is Source.SAMPLED and all(map(_is_right, versions)):
-        own_logprobs = read_only(as_logprobs(logprobs))
-        if own_ids.ndim == own_logprobs.ndim == 1 and 0 < own_ids.size == own_logprobs.size == sum(run.count for run in versions):
-            # The arrays were looked at when they were made, and few different runs of versions come again and again.
-            return Tokens(ids=own_ids, source=source, logprobs=own_logprobs, versions=tuple(versions), arrays={}, media=())
-    segment = Segment(
-        parent=None,
-        ids=own_ids,
-        source=source,
-        logprobs=None if logprobs is None else read_only(as_logprobs(logprobs)),
-        versions=tuple(versions),
-        arrays={name: read_only(array) for name, array in as_arrays(arrays).items()},
-        media=tuple(media),
-    )
-    check_noun(segment)
-    return _tokens_of(segment)
-
-
-def _tokens_of(segment: Segment) -> Tokens:
-    return Tokens(
-        ids=segment.ids,
-        source=segment.source,
-        logprobs=segment.logprobs,
-        versions=segment.versions,
-        arrays=dict(segment.arrays),
-        media=segment.media,
-    )
 
 
 def _run_of(segment: Segment, parent: Place | None, depth: int) -> Run:
     """A stored segment as a run. Its arrays are shared: stored traces are never written to."""
     abandoned = {} if segment.abandoned is None else {0: segment.abandoned}
-    return Run(parent=parent, depth=depth, chunks=[_tokens_of(segment)], length=len(segment.ids), abandoned=abandoned)
+    return Run(parent=parent, depth=depth, chunks=[tokens_of(segment)], length=len(segment.ids), abandoned=abandoned)

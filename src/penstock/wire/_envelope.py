@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -13,7 +12,7 @@ import msgspec
 import numpy as np
 
 from penstock.errors import InputError, InvalidError, PenstockError
-from penstock.types import Mark, Trace
+from penstock.types import Mark, StepFacts, Trace
 from penstock.wire import _arrays
 from penstock.wire._check import check_of
 from penstock.wire._fault import Fault
@@ -26,7 +25,7 @@ Noun = TypeVar("Noun")
 SCHEMA = 1
 """Number of the form described here. A change that older readers would misread gets the next one."""
 
-_AROUND = {Trace: 2, Mark: 4}
+_AROUND = {Trace: 2, Mark: 4, StepFacts: 5}
 """Objects and lists around a noun that travels inside a rollout; 1, the envelope, for all others. What is right alone is right there too."""
 
 
@@ -75,12 +74,14 @@ def check_noun(noun: Any, *, vocabulary: int | None = None) -> None:
     `vocabulary`, if given, bounds the token ids of its segments.
     """
     wanted: Any = type(noun)
-    with _refusals(kind_of(wanted)):
+    try:
         _check(wanted, noun)
         if vocabulary is not None:
             check_vocabulary(noun, vocabulary)
         # For text that is not UTF-8 and integers that are too wide; arrays were looked at above.
-        msgspec.msgpack.encode(noun, enc_hook=lambda value: None if isinstance(value, np.ndarray) else _plain_of(_MSGPACK, value))
+        _trial.encode(noun)
+    except (Fault, UnicodeEncodeError, OverflowError) as error:
+        raise _author_error(kind_of(wanted), error) from None
 
 
 def decode_json(body: bytes, noun: type[Noun], *, vocabulary: int | None = None) -> Noun:
@@ -123,15 +124,6 @@ def _encoder(form: _Format) -> Any:
     return form.encoder(enc_hook=partial(_plain_of, form))
 
 
-@contextmanager
-def _refusals(kind: str) -> Iterator[None]:
-    """What is wrong with a noun that is to be sent, as an error of its author."""
-    try:
-        yield
-    except (Fault, UnicodeEncodeError, OverflowError) as error:
-        raise _author_error(kind, error) from None
-
-
 def _author_error(kind: str, error: Fault | UnicodeEncodeError | OverflowError) -> InvalidError:
     if isinstance(error, Fault):
         return error.as_error(kind)
@@ -146,6 +138,10 @@ def _plain_of(form: _Format, value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise Fault(f"holds a {type(value).__name__}, which has no form on the wire")
+
+
+_trial = msgspec.msgpack.Encoder(enc_hook=lambda value: None if isinstance(value, np.ndarray) else _plain_of(_MSGPACK, value))
+"""Of nouns that nobody sends yet."""
 
 
 def _check(noun: Any, value: Any) -> None:

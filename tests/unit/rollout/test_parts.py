@@ -96,7 +96,7 @@ def test_a_prompt_that_was_rendered_before_is_not_rendered_again(template_of: An
     assert prompts.open(messages) is prompts.open((Message(role="user", content="sort 1>"),))
     for number in range(2000):
         prompts.open((Message(role="user", content=f"{number}>"),))
-    assert len(prompts._known) <= 1024
+    assert len(prompts._opened) <= 1024
 
 
 def test_a_group_finds_its_problem_again() -> None:

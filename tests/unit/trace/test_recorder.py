@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.errors import InvalidError, MalformedError
-from penstock.trace import Recorder, Span
+from penstock.trace import Recorder, Span, checked_tokens
 from penstock.types import InferenceMetadata, Message, Rollout, Source, StepFacts, Trace, VersionRun
 from penstock.wire import MAX_DEPTH, decode_json, encode_json
 
@@ -435,3 +435,30 @@ def test_tokens_with_media_are_not_cut() -> None:
         recorder.abandon(Span(run=picture.run, start=1, stop=3), "client_retry")
     recorder.fork(picture)
     assert recorder.trace().segments[0].media == ("digest",)
+
+
+def test_tokens_that_were_checked_once_are_recorded_again_and_again() -> None:
+    shown = checked_tokens([1, 2], Source.ENV)
+    recorder = Recorder()
+    for _ in range(2):
+        recorder.append_checked(shown)
+        sampled(recorder, [3])
+    assert shape(recorder.trace()) == [(None, [1, 2], None), (0, [3], None), (1, [1, 2], None), (2, [3], None)]
+    with pytest.raises(InvalidError, match="logprobs"):
+        checked_tokens([1], Source.SAMPLED)
+
+
+def test_the_tokens_of_the_path_stay_right_whatever_is_recorded_later() -> None:
+    recorder, expected, looks = Recorder(), [], []
+    for number in range(40):
+        added = list(range(number * 17, number * 17 + 17))
+        recorder.append(added, Source.ENV)
+        expected = expected + added
+        looks.append((recorder.ids(), expected))
+        if number % 10 == 9:
+            recorder.rewind(len(expected) - 20)
+            expected = expected[:-20]
+    for ids, what_it_was in looks:
+        assert ids.tolist() == what_it_was
+        with pytest.raises(ValueError, match="read-only"):
+            ids[0] = 9
