@@ -33,6 +33,7 @@ from penstock.types import (
     Payload,
     Plan,
     Purpose,
+    Record,
     RolloutRecord,
     RunRecord,
     SessionRecord,
@@ -68,11 +69,24 @@ class Buffer:
     `now` is the store's clock: it must not run backwards, and is asked once per verb.
     """
 
-    def __init__(self, store: Store, now: Callable[[], float], *, on_batch: Callable[[law.BatchReport], None] | None = None) -> None:
-        """`on_batch` hears of every batch that was made, once it is durable, on the thread that made it so."""
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], float],
+        *,
+        on_batch: Callable[[law.BatchReport], None] | None = None,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """`on_batch` hears of every batch that was made, once it is durable, on the thread that made it so.
+
+        `at_turn_end` has something called when the caller's turn is over, before it waits for anything: what was decided in between is then given to
+        the store as one change set. Without it every decision is one of its own.
+        """
         self.store = store
         self._now = now
         self._on_batch = on_batch
+        self._at_turn_end = at_turn_end
+        self._is_turn = False
         self._ledgers: dict[str, Ledger] = {}
         self.lives = 1
         """How often the ledgers were loaded: whoever keeps something beside them must make it anew when this changes."""
@@ -265,7 +279,8 @@ class Buffer:
 
     def arrive(self, run: str, rules: ArrivalRules, item: Item) -> Pending[Arrived]:
         """See `ledger.arrivals.arrive`."""
-        return self._submit(run, arrivals.arrive(self.ledger(run), self.store, rules, item, self._now()))
+        ledger = self.ledger(run)
+        return self._decided(ledger, arrivals.arrive(ledger, self.store, rules, item, self._now()))
 
     def time_out(self, run: str, rules: ArrivalRules, environment: str) -> Pending[tuple[GroupRecord, ...]]:
         """See `ledger.arrivals.time_out`."""
@@ -322,22 +337,37 @@ class Buffer:
                     ledger.pools.accept(group, rollout)
 
     def _submit(self, run: str, decision: Decision[T]) -> Pending[T]:
-        ledger = self.ledger(run)
+        return self._decided(self.ledger(run), decision)
+
+    def _decided(self, ledger: Ledger, decision: Decision[T]) -> Pending[T]:
         if law.fills_a_pool(ledger, decision):
             decision = law.make_room(ledger, decision, self._now())
         if decision.records:
             report = None if self._on_batch is None else report_of(ledger, decision.records)
-            submitted = self.store.submit(decision.records)
-            refusal = submitted.exception() if submitted.done() else None
-            if isinstance(refusal, InputError):
-                # The store took nothing of it (a value it cannot keep, too much that waits): so nothing has happened.
-                raise refusal
-            self._line = submitted
+            submitted = self._line = self._given(decision.records)
             ledger.apply(decision.records)
             if report is not None:
                 submitted.add_done_callback(partial(self._tell_batch, report))
         # An answer that changes nothing may still stand on something that is not durable yet: it waits for the newest submit.
         return Pending(decision.reply, self._line, changed=bool(decision.records))
+
+    def _given(self, records: Sequence[Record]) -> Future[None]:
+        """Give the store what was decided. Raises `InputError` if it takes nothing of it (a value it cannot keep, too much that waits)."""
+        if self._at_turn_end is None:
+            submitted = self.store.submit(records)
+            refusal = submitted.exception() if submitted.done() else None
+            if isinstance(refusal, InputError):
+                raise refusal
+            return submitted
+        joined = self.store.join(records)
+        if not self._is_turn:
+            self._is_turn = True
+            self._at_turn_end(self._end_turn)
+        return joined
+
+    def _end_turn(self) -> None:
+        self._is_turn = False
+        self.store.send()
 
     def _tell_batch(self, report: law.BatchReport, submitted: Future[None]) -> None:
         if self._on_batch is not None and submitted.exception() is None:

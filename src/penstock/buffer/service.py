@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.store import Store
@@ -44,36 +44,58 @@ class Line:
     A client that goes away takes its place along, not the commit that others stand on.
     """
 
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Future[None], asyncio.Future[None]]] = deque()
+    def __init__(self, failed: Callable[[BaseException], Exception]) -> None:
+        """`failed` is told what a commit failed with, and gives what those who wait are told."""
+        self._failed = failed
+        self._waiting: deque[tuple[Future[None], list[tuple[asyncio.Future[Any], Any]]]] = deque()
+
+    def place(self, commit: Future[None], outcome: T | InputError) -> asyncio.Future[T]:
+        """A future of `outcome`, a value or a refusal, that resolves when `commit` is done; or fails as the commit did."""
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[T] = loop.create_future()
+        if self._waiting and self._waiting[-1][0] is commit:
+            self._waiting[-1][1].append((place, outcome))
+            return place
+        self._waiting.append((commit, [(place, outcome)]))
+        if len(self._waiting) == 1:
+            self._watch(loop)
+        return place
 
     async def passed(self, commit: Future[None]) -> None:
         """Returns when `commit` is done. Raises what it failed with."""
-        if commit.done():
-            commit.result()
+        if not commit.done():
+            await self.place(commit, None)
             return
-        loop = asyncio.get_running_loop()
-        place: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((commit, place))
-        if len(self._waiting) == 1:
-            self._watch(loop)
-        await place
+        failure = commit.exception()
+        if failure is not None:
+            raise self._failed(failure)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._waiting[0][0].add_done_callback(lambda _: _call_soon(loop, self._let_go, loop))
 
     def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting and self._waiting[0][0].done():
-            commit, place = self._waiting.popleft()
-            if place.done():
-                continue
+            commit, places = self._waiting.popleft()
             failure = commit.exception()
-            if failure is None:
-                place.set_result(None)
-            else:
-                place.set_exception(failure)
+            told = None if failure is None else self._failed(failure)
+            reach("buffer.after_commit")
+            for place, outcome in places:
+                if not place.done():
+                    _resolve(place, outcome if told is None else told)
         if self._waiting:
             self._watch(loop)
+
+
+def _resolve(place: asyncio.Future[Any], outcome: object) -> None:
+    if isinstance(outcome, Exception):
+        place.set_exception(outcome)
+    else:
+        place.set_result(outcome)
+
+
+def _at_turn_end(call: Callable[[], None]) -> None:
+    """Once all that has come in by now was decided."""
+    asyncio.get_running_loop().call_soon(call)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
@@ -87,14 +109,15 @@ class BufferService:
 
     def __init__(self, store: Store, *, expire_seconds: float, max_waiting: int, on_batch: Callable[[BatchReport], None] | None = None) -> None:
         self.now = store_clock()
-        self.buffer = Buffer(store, self.now, on_batch=on_batch)
+        self.buffer = Buffer(store, self.now, on_batch=on_batch, at_turn_end=_at_turn_end)
         self.work = WorkDesk(self.now)
         """Enrichment work in the hands of others."""
         self._expire_seconds = expire_seconds
         self._max_waiting = max_waiting
         self._waiting = 0
-        self._changed = asyncio.Event()
-        self._line = Line()
+        self._changed: asyncio.Event | None = None
+        """Somebody looks at it; None while nobody does."""
+        self._line = Line(self._noticed)
         self._broken: StoreError | None = None
         self._mending: asyncio.Task[None] | None = None
 
@@ -139,13 +162,16 @@ class BufferService:
 
     async def durable(self, pending: Pending[T]) -> T:
         """The reply, once it may be told."""
-        await self._synced(pending.durable)
-        reach("buffer.after_commit")
+        await self._line.passed(pending.durable)
         return pending.reply
+
+    def following(self, outcome: T | InputError) -> asyncio.Future[T]:
+        """A future of what was just decided: the reply, or the refusal, once everything it stands on is durable. For those who cannot wait themselves."""
+        return self._line.place(self.buffer.settled(), outcome)
 
     async def settled(self) -> None:
         """Returns once everything decided so far is durable."""
-        await self._synced(self.buffer.settled())
+        await self._line.passed(self.buffer.settled())
 
     async def looked(self, look: Callable[[Buffer], T]) -> T:
         """What a look at the buffer shows, or a note in it that need not be durable itself; told once what it stands on is durable."""
@@ -160,17 +186,12 @@ class BufferService:
         finally:
             await self.settled()
 
-    async def _synced(self, future: Future[None]) -> None:
-        try:
-            await self._line.passed(future)
-        except StoreError as error:
-            self._break(error)
-            raise
-        except PenstockError as error:
-            # Decided, known to others by now, and refused afterwards: only a new start from disk makes memory right again.
-            broken = StoreError(f"the store refused a change that was decided: {error}")
-            self._break(broken)
-            raise broken from error
+    def _noticed(self, failure: BaseException) -> StoreError:
+        """Take note that a commit has failed, and have the store opened again."""
+        # Another error than that of the disk: decided, known to others by now, and refused afterwards. Only a new start from disk makes memory right again.
+        error = failure if isinstance(failure, StoreError) else StoreError(f"the store refused a change that was decided: {failure}")
+        self._break(error)
+        return error
 
     def _check_whole(self) -> None:
         if self._broken is not None:
@@ -188,7 +209,7 @@ class BufferService:
         self._waiting += 1
         try:
             while True:
-                changed = self._changed
+                changed = self.next_change()
                 value = await attempt()
                 left = deadline - time.monotonic()
                 if enough(value) or left <= 0:
@@ -200,17 +221,20 @@ class BufferService:
 
     def next_change(self) -> asyncio.Event:
         """Set when something has changed for those who wait. Ask for it before looking whether to wait."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
         return self._changed
 
     async def check(self) -> None:
         """A real durable write. Raises `StoreError` if there cannot be one."""
         self._check_whole()
-        await self._synced(self.buffer.store.submit(()))
+        await self._line.passed(self.buffer.store.submit(()))
 
     def _wake(self) -> None:
         """Let everybody who polls look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     def _break(self, error: StoreError) -> None:
         """Stop answering until the store was reopened: memory is ahead of the disk."""
