@@ -41,3 +41,27 @@ def move_member(member: MemberRecord, state: MemberState, **changes: Any) -> Mem
     if state not in MEMBER_MOVES[member.state]:
         raise InvariantError(f"member {member.member} of group {member.group_id} cannot go from {member.state} to {state}")
     return replace(member, state=state, **changes)
+
+
+def fill_member(member: MemberRecord, uid: str) -> MemberRecord:
+    """The slot after a rollout was accepted for it: as `move_member` would have it, for thousands a second."""
+    if member.state is not _PENDING:
+        raise InvariantError(f"member {member.member} of group {member.group_id} cannot go from {member.state} to {_ACCEPTED}")
+    return MemberRecord(
+        run=member.run,
+        group_id=member.group_id,
+        member=member.member,
+        state=_ACCEPTED,
+        retry=member.retry,
+        failures=member.failures,
+        session=None,
+        claim=member.claim,
+        claimed_at=member.claimed_at,
+        uid=uid,
+        reason=None,
+        environment=member.environment,
+    )
+
+
+# To ask an enum for a member takes as long as ten look-ups of a name.
+_PENDING, _ACCEPTED = MemberState.PENDING, MemberState.ACCEPTED

@@ -9,8 +9,11 @@ from penstock.errors import ConflictError, FencedError, InputError, InvalidError
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.groups import dropped, settle
 from penstock.ledger.slots import hand_back
-from penstock.ledger.states import ENDED, move_member
+from penstock.ledger.states import ENDED, fill_member, move_member
 from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Payload, Purpose, Record, RolloutRecord, RolloutStatus
+
+# Asked for with every rollout, and an enum takes its time to name a member.
+_OPEN, _PENDING, _TRAIN = GroupState.OPEN, MemberState.PENDING, Purpose.TRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,7 @@ class _Batch:
         if not rollout.status.usable:
             self._fail(filling, slot, rollout)
         else:
-            slot = move_member(slot, MemberState.ACCEPTED, session=None, uid=rollout.uid, reason=None)
-            self._set(filling, slot)
+            self._set(filling, fill_member(slot, rollout.uid))
             if stale:
                 self._drop(filling)
             else:
@@ -173,7 +175,7 @@ class _Filling:
 
 def is_stale(ledger: Ledger, group: GroupRecord, rollout: RolloutRecord) -> bool:
     """Whether the rollout holds a token too old to be trained on."""
-    if group.purpose is not Purpose.TRAIN or not rollout.status.usable or rollout.oldest_version is None:
+    if group.purpose is not _TRAIN or not rollout.status.usable or rollout.oldest_version is None:
         return False
     return ledger.newest_version - rollout.oldest_version > ledger.laws.max_lag
 
@@ -183,18 +185,19 @@ def _check_group(group: GroupRecord, rollout: RolloutRecord) -> None:
         raise InvalidError(
             f"group {group.id} is for problem {group.problem_id} of {group.environment}; this is a try at {rollout.problem_id} of {rollout.environment}"
         )
+    if group.state is _OPEN and group.arrival is None and 0 <= rollout.member < group.size:
+        return
     if group.state in ENDED:
         raise ConflictError(f"group {group.id} is {group.state}{f' ({group.reason})' if group.reason else ''} and takes no more members")
     if not 0 <= rollout.member < group.size:
         raise ConflictError(f"group {group.id} has {group.size} members; there is no member {rollout.member}")
     if group.arrival is not None:
         raise ConflictError(f"group {group.id} takes items as they arrive, not rollouts")
-    if group.state is not GroupState.OPEN:
-        raise ConflictError(f"group {group.id} is {group.state}; member {rollout.member} is settled")
+    raise ConflictError(f"group {group.id} is {group.state}; member {rollout.member} is settled")
 
 
 def _check_slot(slot: MemberRecord, rollout: RolloutRecord) -> None:
-    if slot.state is not MemberState.PENDING:
+    if slot.state is not _PENDING:
         raise ConflictError(f"member {slot.member} of group {slot.group_id} is {slot.state} by rollout {slot.uid}")
     if slot.retry != rollout.retry:
         raise FencedError(f"member {slot.member} of group {slot.group_id} is at try {slot.retry}; try {rollout.retry} is over")

@@ -30,10 +30,11 @@ class RolloutStatus(StrEnum):
     ENV_ERROR = "env_error"
     """The environment itself calls the episode invalid: stored, not trained, not tried again."""
 
-    @property
-    def usable(self) -> bool:
-        """Whether the rollout may be trained on."""
-        return self in (RolloutStatus.OK, RolloutStatus.TRUNCATED)
+    usable: bool
+    """Whether the rollout may be trained on. Told with each member, because it is asked several times for every rollout."""
+
+    def __init__(self, word: str) -> None:
+        self.usable = word in ("ok", "truncated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

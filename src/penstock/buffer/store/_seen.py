@@ -6,8 +6,6 @@ that asks wait for its turn among the others. A few bits for each key answer nea
 
 from __future__ import annotations
 
-import xxhash
-
 _FIRST_BITS = 1 << 22
 _BITS_PER_KEY = 16
 """With three probes about one unknown key in two hundred is looked up in vain."""
@@ -41,6 +39,8 @@ class Seen:
 
 
 def _places(run: str, key: str, num_bytes: int) -> tuple[int, int, int]:
-    number = xxhash.xxh3_128_intdigest(f"{run}\0{key}".encode("utf-8", "surrogatepass"))
+    # Texts keep their hash, so this is cheap; and it is salted anew in every process, so nobody can choose keys that look alike.
+    number = hash((run, key))
     mask = 8 * num_bytes - 1
-    return number & mask, number >> 40 & mask, number >> 80 & mask
+    first, second = number & mask, number >> 32
+    return first, second & mask, first + 2 * second & mask
