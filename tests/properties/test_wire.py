@@ -238,7 +238,7 @@ PIECES = st.sampled_from(
         PIECES,
         lambda inner: (
             st.lists(inner, max_size=3).map(lambda parts: b"[" + b",".join(parts) + b"]")
-            | st.lists(st.tuples(st.sampled_from([b'"a"', b'"b"', b'"\\u0061"', b'":\\""']), inner), max_size=3).map(
+            | st.lists(st.tuples(st.sampled_from([b'"a"', b'"b"', b'"a" ', b'"\\u0061"', b'":\\""']), inner), max_size=3).map(
                 lambda parts: b"{" + b",".join(key + b":" + value for key, value in parts) + b"}"
             )
         ),

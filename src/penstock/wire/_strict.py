@@ -50,10 +50,9 @@ def parse_json(body: bytes) -> Json:
     except (ValueError, RecursionError) as error:
         raise _json_fault(body, error) from None
     if type(tree) in _CONTAINERS:
-        outside = _outside_strings(body)
-        _refuse_depth(outside)
-        # A key that stood twice went in twice and comes out once.
-        if outside.count(b":") != _outside_strings(_json_encoder.encode(tree)).count(b":"):
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            _refuse_depth(_outside_strings(body))
+        if not _has_as_many_keys(body, _json_encoder.encode(tree)):
             raise _json_fault(body, None)
     refuse_wide_integers(tree, body)
     return tree
@@ -78,6 +77,15 @@ def parse_msgpack(body: bytes) -> Any:
         if _msgpack_encoder.encode(tree) != body:
             refuse_duplicate_keys(body)
     return tree
+
+
+def _has_as_many_keys(body: bytes, encoded: bytes) -> bool:
+    """Whether `body` has as many keys as its value has, `encoded` again: a key that stood twice went in twice and comes out once."""
+    if b"\\" in body and b"\\u" in body:
+        # A colon in a text may be spelled by its number.
+        return _outside_strings(body).count(b":") == _outside_strings(encoded).count(b":")
+    # `encoded` has the colons of all texts that were kept, and one for each key: no more of either than `body`. So equal sums mean that nothing is missing.
+    return body.count(b":") == encoded.count(b":")
 
 
 def _refuse_depth(outside: bytes) -> None:

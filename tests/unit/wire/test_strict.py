@@ -25,6 +25,10 @@ from penstock.wire import canonical_json, decode_msgpack, encode_msgpack, parse_
         (b'{"a": {"x": 1, "x": 1}}', MalformedError, "key 'x' stands twice in the object at $.a"),
         (b'{"a": 1, "\\u0061": 2}', MalformedError, "key 'a' stands twice"),
         (b'[{"a:b\\"": 1, "a:b\\"": 2}]', MalformedError, "stands twice in the object at $[0]"),
+        (b'{"a":1,"a":"\\u003a"}', MalformedError, "key 'a' stands twice"),
+        (b'{"a" :1,"a":":"}', MalformedError, "key 'a' stands twice"),
+        (b'{"a":":","a":"\\":"}', MalformedError, "key 'a' stands twice"),
+        (b'{"a\\\\":1,"a\\\\":2}', MalformedError, "stands twice"),
         (b"[" * 33 + b"]" * 33, MalformedError, "deeper than 32"),
         (b'{"a":' * 33 + b"1" + b"}" * 33, MalformedError, "deeper than 32"),
         (b"[" * 1_000_000, MalformedError, "deeper than 32"),
@@ -48,6 +52,7 @@ def test_a_bad_json_body_is_refused_with_its_place(body: bytes, kind: type[Input
     [
         (b"[" * 32 + b"]" * 32, None),
         (b'{"a:b": "c:d{", "\\\\": {"\\"": ":"}}', {"a:b": "c:d{", "\\": {'"': ":"}}),
+        (b'{"a":":)","b":"\\":","c\\"":[":"]}', {"a": ":)", "b": '":', 'c"': [":"]}),
         (b'"\\ud83d\\ude00"', "\U0001f600"),
         (b"18446744073709551615", 2**64 - 1),
         (b"-0.0", -0.0),
