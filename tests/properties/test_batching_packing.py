@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tests.unit.batching.unpacking import check_spells, check_structure, sample
 
 from penstock.batching import cost, micro_batches, pack
+from penstock.batching.forest import forest, grouped
+from penstock.trace.tree import prefix_tree
 from penstock.types import Sample
 
 Episode = list[tuple[int, list[int], str]]
@@ -62,6 +64,21 @@ def test_every_sample_is_read_back_exactly_and_trained_once(samples: list[Sample
     assert example.input_ids.shape[1] <= tokens_per_row
     check_structure(example)
     check_spells(example, samples)
+
+
+@settings(max_examples=80, deadline=None)
+@given(batches())
+def test_groups_of_one_prompt_need_no_search_and_have_the_nodes_that_a_search_finds(samples: list[Sample]) -> None:
+    lengths_S = np.array([len(one.ids) for one in samples], dtype=np.int64)
+    is_sampled = np.concatenate([np.zeros(0, np.bool_), *(one.loss_mask | (one.versions >= 0) for one in samples)])
+    found = forest(samples, lengths_S, is_sampled, tokens_per_row=None)
+    expected: list[tuple[int, int, int, int]] = []
+    for indices in grouped(samples):
+        first = len(expected)
+        for parent, member, start, stop in prefix_tree([samples[index] for index in indices]).nodes:
+            expected.append((-1 if parent < 0 else parent + first, indices[member], start, stop))
+    columns = (found.parent_K, found.sample_K, found.start_K, found.stop_K)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
 
 
 @settings(max_examples=30, deadline=None)

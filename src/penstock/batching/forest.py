@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from penstock.trace.tree import PrefixTree, prefix_tree
+from penstock.trace.tree import prefix_tree
 from penstock.types import BoolArray, Sample
 
 IntArray = npt.NDArray[np.int64]
@@ -46,14 +46,14 @@ class Forest:
         return np.add.reduceat(self.tokens_K, roots_F) if len(roots_F) else roots_F
 
 
-def forest(samples: Sequence[Sample], *, tokens_per_row: int | None) -> Forest:
+def forest(samples: Sequence[Sample], lengths_S: IntArray, is_sampled: BoolArray, *, tokens_per_row: int | None) -> Forest:
     """Merge the samples of each group into trees; cut trees that are bigger than a row into several that repeat what they share.
 
-    Groups are taken by id, whatever the order they come in; samples of one group in the order given. ValueError if one path alone is too long.
+    `lengths_S` are the tokens of each sample, `is_sampled` says of all tokens, samples laid end to end, whether somebody sampled them or they carry
+    loss. Groups are taken by id, whatever the order they come in; samples of one group in the order given. ValueError if one path alone is too long.
     """
     members = grouped(samples)
-    trees = [prefix_tree([samples[index] for index in indices]) for indices in members]
-    whole = _flat(trees, members)
+    whole = _flat(samples, members, lengths_S, _prompts(samples, members, _unsampled_lengths(lengths_S, is_sampled)))
     if tokens_per_row is None or not (too_big_F := whole.tokens_F > tokens_per_row).any():
         return whole
     return _split(whole, too_big_F, tokens_per_row, samples)
@@ -67,18 +67,66 @@ def grouped(samples: Sequence[Sample]) -> list[list[int]]:
     return [members[key] for key in sorted(members)]
 
 
-def _flat(trees: Sequence[PrefixTree], members: Sequence[Sequence[int]]) -> Forest:
-    """Concatenate the nodes of the trees of all groups; a group whose samples begin differently brings several trees."""
-    table = np.fromiter(chain.from_iterable(chain.from_iterable(tree.nodes for tree in trees)), dtype=np.int64).reshape(-1, 4)
-    num_nodes_P = np.array([len(tree.nodes) for tree in trees], dtype=np.int64)
-    num_samples_P = np.array([len(indices) for indices in members], dtype=np.int64)
-    batch_index = np.fromiter(chain.from_iterable(members), dtype=np.int64)
-    parent_K = table[:, 0]
+def _prompts(samples: Sequence[Sample], members: Sequence[Sequence[int]], unsampled_S: IntArray) -> IntArray:
+    """For each group that is one prompt and a reply to it from each member, the tokens of the prompt; 0 for a sample alone; -1 for any other group.
+
+    Most batches consist of such groups. Their trees need no search, so that they are never built one by one.
+    """
+    lengths = unsampled_S.tolist()
+    return np.array([_prompt(samples, indices, lengths) for indices in members], dtype=np.int64)
+
+
+def _prompt(samples: Sequence[Sample], indices: Sequence[int], lengths: Sequence[int]) -> int:
+    first = samples[indices[0]].ids
+    if len(indices) == 1:
+        return 0 if len(first) > 0 else -1
+    length = lengths[indices[0]]
+    if length == 0 or len({samples[index].rollout_uid for index in indices}) < len(indices):
+        return -1
+    prompt = first[:length].tobytes()
+    for index in indices:
+        ids = samples[index].ids
+        if lengths[index] != length or len(ids) <= length or ids[:length].tobytes() != prompt:
+            return -1
+    return length
+
+
+def _unsampled_lengths(lengths_S: IntArray, is_sampled: BoolArray) -> IntArray:
+    """Tokens of each sample before the first that was sampled."""
+    starts_S = before(lengths_S)
+    # One more behind the end, for samples after the last sampled token.
+    places = np.append(np.flatnonzero(is_sampled), len(is_sampled))
+    return np.minimum(places[np.searchsorted(places, starts_S)] - starts_S, lengths_S)
+
+
+def _flat(samples: Sequence[Sample], members: Sequence[Sequence[int]], lengths_S: IntArray, prompt_P: IntArray) -> Forest:
+    """The nodes of the trees of all groups, one after another; a group whose samples begin differently brings several trees."""
+    trees = {group: prefix_tree([samples[index] for index in members[group]]) for group in np.flatnonzero(prompt_P < 0).tolist()}
+    size_P = np.array([len(indices) for indices in members], dtype=np.int64)
+    # A prompt is a node, and so is each reply.
+    num_nodes_P = size_P + (prompt_P > 0)
+    num_nodes_P[list(trees)] = [len(tree.nodes) for tree in trees.values()]
+    first_node_P = before(num_nodes_P)
+    batch_index = np.fromiter(chain.from_iterable(members), dtype=np.int64, count=int(size_P.sum()))
+
+    table = np.empty((int(num_nodes_P.sum()), 4), dtype=np.int64)
+    shared_P = np.flatnonzero(prompt_P > 0)
+    table[first_node_P[shared_P]] = np.stack([np.full(len(shared_P), -1), before(size_P)[shared_P], np.zeros_like(shared_P), prompt_P[shared_P]], axis=1)
+    is_plain_S = np.repeat(prompt_P >= 0, size_P)
+    prompt_S, root_S = np.repeat(prompt_P, size_P)[is_plain_S], np.repeat(first_node_P, size_P)[is_plain_S]
+    place_S = (np.arange(len(batch_index)) - np.repeat(before(size_P), size_P))[is_plain_S]
+    replies = np.stack([np.where(prompt_S > 0, root_S, -1), np.flatnonzero(is_plain_S), prompt_S, lengths_S[batch_index][is_plain_S]], axis=1)
+    table[root_S + (prompt_S > 0) + place_S] = replies
+    for group, tree in trees.items():
+        own = np.array(tree.nodes, dtype=np.int64).reshape(-1, 4)
+        own[:, 0] = np.where(own[:, 0] < 0, -1, own[:, 0] + first_node_P[group])
+        own[:, 1] += before(size_P)[group]
+        table[first_node_P[group] : first_node_P[group] + len(own)] = own
     return Forest(
-        sample_K=batch_index[table[:, 1] + np.repeat(before(num_samples_P), num_nodes_P)],
+        sample_K=batch_index[table[:, 1]],
         start_K=table[:, 2],
         stop_K=table[:, 3],
-        parent_K=np.where(parent_K < 0, -1, parent_K + np.repeat(before(num_nodes_P), num_nodes_P)),
+        parent_K=table[:, 0],
         repeated_K=np.zeros(len(table), dtype=np.bool_),
     )
 

@@ -30,7 +30,7 @@ class Layout:
     run_K: IntArray
     """The run that holds the node."""
     source: IntArray
-    """For each place, the token's index in all samples laid end to end; padding counts on behind them."""
+    """For each place, the token's index in all samples laid end to end; padding counts on behind them, and means the last entry of what is taken."""
 
     @property
     def column_J(self) -> IntArray:
@@ -47,12 +47,10 @@ class Layout:
         places += self.spread(first_J - before(self.tokens_J))
         return places
 
-    def taken(self, columns: list[npt.NDArray[Any]], padding: np.generic) -> npt.NDArray[Any]:
-        """(row, token, ...): the token's entry in the samples' arrays, one array per sample, as the type of `padding`, which fills the rest."""
-        shape = columns[0].shape[1:] if columns else ()
+    def taken(self, flat: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """(row, token, ...): the token's entry in `flat`, all samples laid end to end and behind them what stands where there is no token."""
         # One gather from a copy of everything: it copies shared prompts as often as they are shared, and is still cheaper than a slice per node.
-        flat = np.concatenate([*columns, np.broadcast_to(padding, (self.width, *shape))], dtype=padding.dtype, casting="same_kind")
-        return flat.take(self.source, axis=0).reshape(self.num_rows, self.width, *shape)
+        return flat.take(self.source, axis=0, mode="clip").reshape(self.num_rows, self.width, *flat.shape[1:])
 
 
 def lay_out(trees: Forest, lengths_S: IntArray, *, tokens_per_row: int | None) -> Layout:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.batching.forest import Forest, IntArray, before, forest, grouped
+from penstock.batching.forest import Forest, IntArray, before, forest
 from penstock.batching.layout import Layout, lay_out
-from penstock.trace.tree import prefix_tree
 from penstock.types import BoolArray, Int32Array, RlExample, Sample
 
 _PADDING: dict[str, Any] = {
@@ -47,10 +46,12 @@ def pack(samples: Sequence[Sample], *, tokens_per_row: int | None) -> RlExample:
     if with_media := list(filter(attrgetter("media"), samples)):
         raise ValueError(f"a sample of {with_media[0].rollout_uid} stands for media {with_media[0].media[0][1]}, which rows of token ids cannot hold")
     lengths = list(map(len, map(attrgetter("ids"), samples)))
-    trees = forest(samples, tokens_per_row=tokens_per_row)
-    layout = lay_out(trees, np.array(lengths, dtype=np.int64), tokens_per_row=tokens_per_row)
-    taken = {name: layout.taken(_column(samples, name, lengths), padding) for name, padding in _PADDING.items()}
-    arrays = {name: _named(samples, name, lengths, layout) for name in sorted(set().union(*map(attrgetter("arrays"), samples)))}
+    flat = {name: _flat(_column(samples, name, lengths), padding) for name, padding in _PADDING.items()}
+    lengths_S = np.array(lengths, dtype=np.int64)
+    trees = forest(samples, lengths_S, _is_sampled(flat["versions"][:-1], flat["loss_mask"][:-1]), tokens_per_row=tokens_per_row)
+    layout = lay_out(trees, lengths_S, tokens_per_row=tokens_per_row)
+    taken = {name: layout.taken(column) for name, column in flat.items()}
+    arrays = {name: layout.taken(_named(samples, name, lengths)) for name in sorted(set().union(*map(attrgetter("arrays"), samples)))}
     segment_J = _segments(layout)
     segment_ids = layout.spread(segment_J)
     is_padding = segment_ids == 0
@@ -82,7 +83,9 @@ def pack(samples: Sequence[Sample], *, tokens_per_row: int | None) -> RlExample:
 
 def cost(samples: Sequence[Sample]) -> int:
     """Tokens of the samples after prefix sharing inside each group, before any tree is cut to fit a row."""
-    return sum(prefix_tree([samples[index] for index in indices]).num_tokens for indices in grouped(samples))
+    versions, loss_mask = (_flat([getattr(sample, name) for sample in samples], _PADDING[name])[:-1] for name in ("versions", "loss_mask"))
+    lengths_S = np.array([len(sample.ids) for sample in samples], dtype=np.int64)
+    return int(forest(samples, lengths_S, _is_sampled(versions, loss_mask), tokens_per_row=None).tokens_K.sum())
 
 
 def fill_ratio(example: RlExample) -> float:
@@ -126,10 +129,22 @@ def _column(samples: Sequence[Sample], name: str, lengths: list[int]) -> list[np
     return column
 
 
-def _named(samples: Sequence[Sample], name: str, lengths: list[int], layout: Layout) -> npt.NDArray[Any]:
+def _named(samples: Sequence[Sample], name: str, lengths: list[int]) -> npt.NDArray[Any]:
     """A further array, which all samples must have: a value made up for the others would be trained on."""
     column = _column(samples, name, lengths)
-    return layout.taken(column, np.result_type(*{array.dtype for array in column}).type(0))
+    return _flat(column, np.result_type(*{array.dtype for array in column}).type(0))
+
+
+def _flat(column: list[npt.NDArray[Any]], padding: np.generic) -> npt.NDArray[Any]:
+    """The arrays of all samples laid end to end, as the type of `padding`, and `padding` once behind them."""
+    shape = column[0].shape[1:] if column else ()
+    return np.concatenate([*column, np.broadcast_to(padding, (1, *shape))], dtype=padding.dtype, casting="same_kind")
+
+
+def _is_sampled(versions: Int32Array, loss_mask: BoolArray) -> BoolArray:
+    is_sampled: BoolArray = versions >= 0
+    is_sampled |= loss_mask
+    return is_sampled
 
 
 def _of_nodes(layout: Layout, values_K: npt.NDArray[Any], padding: int) -> IntArray:
