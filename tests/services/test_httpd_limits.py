@@ -1,13 +1,15 @@
-"""Clients that are slow, large, or too many, over real sockets."""
+"""Clients that are slow, large, or too many, over real sockets, by each lane of a server."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, get_args
 
 import pytest
 import uvicorn
@@ -15,13 +17,19 @@ import uvloop
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.httpd import Access, Limits, Scope, bind, router, scoped
-from penstock.httpd.guard import Guard
-from penstock.httpd.limits import protocol_under
+from penstock.httpd import Access, DirectReply, DirectRequest, DirectRoute, Limits, Scope, bind, routed, router, scoped
+from penstock.httpd.serving import server_config
 
 
-async def echo(request: Request) -> Response:
-    return Response(str(len(await request.body())))
+def counted(request: DirectRequest) -> DirectReply:
+    return DirectReply(str(len(request.body)).encode())
+
+
+def counted_later(request: DirectRequest) -> asyncio.Future[DirectReply]:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[DirectReply] = loop.create_future()
+    loop.call_soon(answer.set_result, counted(request))
+    return answer
 
 
 async def flood(request: Request) -> Response:
@@ -32,27 +40,32 @@ async def flood(request: Request) -> Response:
     return StreamingResponse(pieces())
 
 
+def flood_at_once(request: DirectRequest) -> DirectReply:
+    return DirectReply(b"x" * (1000 * 65536))
+
+
+Lane = Literal["asgi", "direct", "later"]
+LANES: tuple[Lane, ...] = get_args(Lane)
+"""The ASGI lane, the direct one, and the direct one when the answer is a future."""
+
+
 @contextlib.contextmanager
-def serving(limits: Limits, *, max_body_bytes: int = 1 << 20) -> Iterator[int]:
+def serving(limits: Limits, *, lane: Lane, max_body_bytes: int = 1 << 20) -> Iterator[int]:
     """A server on a thread of its own; gives its port."""
-    with served(limits, max_body_bytes=max_body_bytes) as (port, _):
+    with served(limits, lane=lane, max_body_bytes=max_body_bytes) as (port, _):
         yield port
 
 
 @contextlib.contextmanager
-def served(limits: Limits, *, max_body_bytes: int = 1 << 20) -> Iterator[tuple[int, uvicorn.Server]]:
+def served(limits: Limits, *, lane: Lane, max_body_bytes: int = 1 << 20) -> Iterator[tuple[int, uvicorn.Server]]:
     """Likewise, with the server to look at."""
-    app = router([scoped("/echo", echo, Scope.VIEW, methods=["GET", "POST"]), scoped("/flood", flood, Scope.VIEW)])
-    config = uvicorn.Config(
-        Guard(app, Access(max_body_bytes=max_body_bytes)),
-        log_level="critical",
-        http=protocol_under(limits),
-        ws="none",
-        timeout_keep_alive=limits.keep_alive_seconds,
-    )
-    server = uvicorn.Server(config)
+    echo = counted_later if lane == "later" else counted
+    direct = [DirectRoute(method=method, path="/echo", answer=echo, needs=Scope.VIEW) for method in ("GET", "POST")]
+    own = DirectRoute(method="GET", path="/flood", answer=flood_at_once, needs=Scope.VIEW)
+    app = router([*map(routed, direct), scoped("/flood", flood, Scope.VIEW)])
+    access = Access(max_body_bytes=max_body_bytes, limits=limits)
+    server = uvicorn.Server(server_config(app, access, [*direct, own] if lane != "asgi" else ()))
     listener = bind("127.0.0.1", 0)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     # The loop that the servers run on.
     thread = threading.Thread(target=lambda: uvloop.run(server.serve([listener])))
     thread.start()
@@ -98,9 +111,10 @@ def good_request_seconds(port: int) -> float:
     return time.monotonic() - started
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with serving(Limits(header_seconds=0.5, body_seconds=0.7, keep_alive_seconds=1, stalled_seconds=0.5, max_connections=1000)) as found:
+@pytest.fixture(scope="module", params=LANES)
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    limits = Limits(header_seconds=0.5, body_seconds=0.7, keep_alive_seconds=1, stalled_seconds=0.5, max_connections=1000)
+    with serving(limits, lane=request.param) as found:
         yield found
 
 
@@ -169,8 +183,9 @@ def test_an_idle_connection_is_closed_after_the_keep_alive_limit_and_serves_unti
         assert answer_of(connection) == b""
 
 
-def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
-    with served(Limits(stalled_seconds=0.3)) as (port, server), connected(port) as connection:
+@pytest.mark.parametrize("lane", ["asgi", "direct"])
+def test_a_client_that_does_not_read_its_answer_is_cut_off(lane: Lane) -> None:
+    with served(Limits(stalled_seconds=0.3), lane=lane) as (port, server), connected(port) as connection:
         connection.sendall(b"GET /flood HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert connection.recv(1)
         deadline = time.monotonic() + 10
@@ -199,8 +214,9 @@ def test_what_is_not_http_gets_an_error_in_our_shape(port: int) -> None:
     assert b'"code":"malformed"' in answer
 
 
-def test_one_connection_too_many_is_503_with_retry_after() -> None:
-    with serving(Limits(max_connections=4)) as port, contextlib.ExitStack() as stack:
+@pytest.mark.parametrize("lane", LANES)
+def test_one_connection_too_many_is_503_with_retry_after(lane: Lane) -> None:
+    with serving(Limits(max_connections=4), lane=lane) as port, contextlib.ExitStack() as stack:
         held = [stack.enter_context(connected(port)) for _ in range(4)]
         for connection in held:
             take_one(connection)
@@ -211,8 +227,9 @@ def test_one_connection_too_many_is_503_with_retry_after() -> None:
         take_one(held[0])
 
 
-def test_500_slow_and_several_oversized_clients_leave_a_good_one_alone() -> None:
-    with serving(Limits(header_seconds=5.0, body_seconds=5.0)) as port, contextlib.ExitStack() as stack:
+@pytest.mark.parametrize("lane", ["asgi", "direct"])
+def test_500_slow_and_several_oversized_clients_leave_a_good_one_alone(lane: Lane) -> None:
+    with serving(Limits(header_seconds=5.0, body_seconds=5.0), lane=lane) as port, contextlib.ExitStack() as stack:
         for number in range(500):
             connection = stack.enter_context(connected(port))
             connection.sendall(b"GET /echo HTTP/1.1\r\nX: " if number % 2 else b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\nx")

@@ -11,6 +11,7 @@ import ipaddress
 import itertools
 import logging
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from starlette.types import Scope as AsgiScope
 
 from penstock.errors import ConfigError, ForbiddenError, InputError, LimitError, MediaTypeError, PenstockError, UnauthorizedError
 from penstock.httpd.limits import Limits
-from penstock.httpd.replies import error_body, error_reply, reply
+from penstock.httpd.replies import error_reply, internal_body, reply
 from penstock.httpd.tokens import ALL_SCOPES, Scope, Token, allowed
 
 log = logging.getLogger(__name__)
@@ -65,27 +66,62 @@ class Access:
         return _is_loopback(self.host)
 
 
-class Guard:
-    """Wraps an app. See the module's docstring."""
+class Door:
+    """Who is let in, by the headers alone: the checks that every lane of a server makes."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
+    def __init__(self, access: Access) -> None:
+        self.max_body_bytes = access.max_body_bytes
+        self._is_loopback = access.is_loopback
         self._tokens = access.known_tokens
         self._life = secrets.token_hex(4)
         self._requests = itertools.count()
+
+    def request_id(self) -> str:
+        """A new one."""
+        # Random once, then counted: asking the system for randomness costs more than all other checks together.
+        return f"{self._life}{next(self._requests):08x}"
+
+    def admitted(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> frozenset[Scope]:
+        """What the request may do. Raises `InputError` if it may not even come in. The same headers always get the same answer."""
+        given = {name.decode("latin1"): value.decode("latin1") for name, value in headers}
+        if self._is_loopback and not _is_loopback(_host_name(given.get("host", "localhost"))):
+            # A page in a browser can reach loopback under its own name; its Host tells it apart.
+            raise ForbiddenError("this server answers to loopback names only")
+        origin = given.get("origin")
+        if origin is not None and origin.partition("://")[2] != given.get("host"):
+            raise ForbiddenError("requests from other origins are refused")
+        scopes = ALL_SCOPES if not self._tokens else allowed(given.get("authorization", ""), self._tokens)
+        if not scopes and path not in OPEN_PATHS:
+            raise UnauthorizedError("a token is needed: Authorization: Bearer ...")
+        if given.get("content-encoding", "identity") != "identity":
+            raise MediaTypeError("compressed bodies are not read; send it plain")
+        length = given.get("content-length", "0")
+        # By its digits first: Python refuses to read a number of thousands of them.
+        if length.isdecimal() and (len(length) > 15 or int(length) > self.max_body_bytes):
+            raise self.too_large()
+        return scopes
+
+    def too_large(self) -> LimitError:
+        """The refusal of a body that is over the limit."""
+        return LimitError(f"the body is over the limit of {self.max_body_bytes} bytes", http_status=413)
+
+
+class Guard:
+    """Wraps an app. See the module's docstring. A server that has other lanes beside gives them the same `door`."""
+
+    def __init__(self, app: ASGIApp, access: Access, door: Door | None = None) -> None:
+        self._app = app
+        self._door = door or Door(access)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Random once, then counted: asking the system for randomness costs more than all other checks together.
-        request_id = f"{self._life}{next(self._requests):08x}"
-        headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
+        request_id = self._door.request_id()
         try:
-            scopes = self._admitted(scope["path"], headers)
+            scopes = self._door.admitted(scope["path"], scope["headers"])
         except InputError as refusal:
-            await _drain(receive, 4 * self._access.max_body_bytes)
+            await _drain(receive, 4 * self._door.max_body_bytes)
             await error_reply(refusal, request_id)(scope, receive, send)
             return
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "scopes": scopes}
@@ -110,26 +146,7 @@ class Guard:
             log.exception("request %s failed", request_id)
             if started:
                 raise
-            await reply(error_body("internal", "this is our mistake; the log has it under the request id", request_id), 500)(scope, receive, send)
-
-    def _admitted(self, path: str, headers: dict[str, str]) -> frozenset[Scope]:
-        """What the request may do. Raises `InputError` if it may not even come in."""
-        if self._access.is_loopback and not _is_loopback(_host_name(headers.get("host", "localhost"))):
-            # A page in a browser can reach loopback under its own name; its Host tells it apart.
-            raise ForbiddenError("this server answers to loopback names only")
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            raise ForbiddenError("requests from other origins are refused")
-        scopes = ALL_SCOPES if not self._tokens else allowed(headers.get("authorization", ""), self._tokens)
-        if not scopes and path not in OPEN_PATHS:
-            raise UnauthorizedError("a token is needed: Authorization: Bearer ...")
-        if headers.get("content-encoding", "identity") != "identity":
-            raise MediaTypeError("compressed bodies are not read; send it plain")
-        length = headers.get("content-length", "0")
-        # By its digits first: Python refuses to read a number of thousands of them.
-        if length.isdecimal() and (len(length) > 15 or int(length) > self._access.max_body_bytes):
-            raise self._too_large()
-        return scopes
+            await reply(internal_body(request_id), 500)(scope, receive, send)
 
     def _limited(self, receive: Receive) -> Receive:
         """`receive` that stops at the limit, whatever the headers said."""
@@ -139,14 +156,11 @@ class Guard:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self._access.max_body_bytes:
-                raise self._too_large()
+            if seen > self._door.max_body_bytes:
+                raise self._door.too_large()
             return message
 
         return limited
-
-    def _too_large(self) -> LimitError:
-        return LimitError(f"the body is over the limit of {self._access.max_body_bytes} bytes", http_status=413)
 
 
 async def _drain(receive: Receive, limit: int) -> None:

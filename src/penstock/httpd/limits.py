@@ -52,7 +52,9 @@ class Limits:
     """One more is answered with 503."""
 
 
-class _Phase(Enum):
+class Phase(Enum):
+    """What a connection is in the middle of."""
+
     IDLE = 0
     HEADERS = 1
     BODY = 2
@@ -66,17 +68,18 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
         super().connection_made(transport)
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
         self._requests = 0
         """Requests that have arrived whole."""
         self._headers_too_large = False
         self._unread_bytes = 0
         """Received for headers that are not read yet."""
         self._refused = False
-        self._timed: tuple[int, _Phase] | None = None
+        self._timed: tuple[int, Phase] | None = None
         """What the timer waits for."""
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._resting_since = 0.0
         excess = len(self.connections) - self.limits.max_connections
         if excess > MOST_LINGERING:
             self._refused = True
@@ -88,7 +91,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        for timer in (self._timer, self._stalled):
+        for timer in (self._timer, self._stalled, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -99,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         requests = self._requests
         super().data_received(data)
-        if self._phase is _Phase.HEADERS and self._requests == requests:
+        if self._phase is Phase.HEADERS and self._requests == requests:
             # Bytes of headers that the parser holds: it collects one of any size.
             self._unread_bytes += len(data)
             if self._unread_bytes > self.limits.max_header_bytes:
@@ -124,23 +127,38 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        self._phase, self._unread_bytes = _Phase.HEADERS, 0
+        self._phase, self._unread_bytes = Phase.HEADERS, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """All headers are there: the app is started, unless they are too large."""
-        self._phase, self._unread_bytes = _Phase.BODY, 0
+        self._phase, self._unread_bytes = Phase.BODY, 0
         # Counted once, here: to count as each arrives would cost every request a call for every header.
         if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > self.limits.max_header_bytes:
             self._headers_too_large = True
             raise ValueError("the parser stops here, and `send_400_response` says why")
+        self.begin_request()
+
+    def begin_request(self) -> None:
+        """Start what answers the request whose headers are there."""
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The request has arrived whole."""
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
         self._requests += 1
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """A request has been answered: the next that waits is begun, or the connection rests."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._rest()
 
     # Called by the transport
 
@@ -158,9 +176,34 @@ class LimitedProtocol(HttpToolsProtocol):
 
     # Inside
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request is under way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _rest(self) -> None:
+        """The connection waits for its next request. Its timer is set again only when it rings: one for each request would cost more than its parsing."""
+        self._resting_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(self.limits.keep_alive_seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has rested for long enough; if it has not, look again when it would have."""
+        self.timeout_keep_alive_task = None
+        if self._phase is not Phase.IDLE or self.is_answering or self.transport.is_closing():
+            return
+        left = self._resting_since + self.limits.keep_alive_seconds - self.loop.time()
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            self.transport.close()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Nothing is unset when bytes come: the handler looks at what the connection does when its timer rings."""
+
     def _watch(self) -> None:
         """Set the timer for what the connection waits for now."""
-        if self._phase is _Phase.IDLE and self._timer is None:
+        if self._phase is Phase.IDLE and self._timer is None:
             return
         waits_for = (self._requests, self._phase)
         if waits_for == self._timed:
@@ -169,8 +212,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         self._timed = waits_for
-        if self._phase is not _Phase.IDLE:
-            seconds = self.limits.header_seconds if self._phase is _Phase.HEADERS else self.limits.body_seconds
+        if self._phase is not Phase.IDLE:
+            seconds = self.limits.header_seconds if self._phase is Phase.HEADERS else self.limits.body_seconds
             self._timer = self.loop.call_later(seconds, self._too_slow)
 
     def _too_slow(self) -> None:
@@ -178,8 +221,8 @@ class LimitedProtocol(HttpToolsProtocol):
             # It is we who do not read: the client has done its part.
             self._timer = self.loop.call_later(self.limits.body_seconds, self._too_slow)
             return
-        missing = "body" if self._phase is _Phase.BODY else "headers"
-        seconds = self.limits.body_seconds if self._phase is _Phase.BODY else self.limits.header_seconds
+        missing = "body" if self._phase is Phase.BODY else "headers"
+        seconds = self.limits.body_seconds if self._phase is Phase.BODY else self.limits.header_seconds
         self._refuse(LimitError(f"the {missing} did not arrive within {seconds:g} s", http_status=408))
 
     def _refuse(self, error: PenstockError) -> None:
@@ -188,7 +231,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         cycle: Any = self.cycle
-        answering = cycle is not None and not cycle.response_complete
+        answering = self.is_answering
         if answering:
             # Whoever reads the body is told that no more comes, and writes to nobody.
             cycle.disconnected = True
@@ -202,11 +245,6 @@ class LimitedProtocol(HttpToolsProtocol):
             with contextlib.suppress(OSError):  # the client is gone already
                 self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-
-
-def protocol_under(limits: Limits) -> type[LimitedProtocol]:
-    """The protocol for a server with these limits."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 
 def allow_descriptors(limits: Limits) -> int:

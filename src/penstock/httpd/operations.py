@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.httpd.routing import ScopedRoute, scoped
+from penstock.httpd.direct import Answer, DirectRequest, DirectRoute
+from penstock.httpd.routing import ScopedRoute, routed, scoped
 from penstock.httpd.tokens import Scope
 
 Service = TypeVar("Service")
 Handler = Callable[[Service, Request], Awaitable[Response]]
+DirectHandler = Callable[[Service, DirectRequest], Answer]
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
@@ -60,7 +63,7 @@ class Operation(Generic[Service]):
     path: str
     """With parameters as `{name}`, `{name:int}` or, for an id with slashes, `{name:path}`."""
     call: Handler[Service] | None
-    """None: a layer in front of the app answers it, and here it is only described."""
+    """None: it is answered by `direct`; or a layer in front of the app answers it, and here it is only described."""
     needs: Scope | None
     summary: str
     """A sentence."""
@@ -73,20 +76,34 @@ class Operation(Generic[Service]):
     """Type of a refusal that says more than others."""
     refuses: tuple[int, ...] = ()
     """Statuses beyond those that follow from its form."""
+    direct: DirectHandler[Service] | None = None
+    """Answers in place of `call`, by the lane of direct routes where a request is plain. For what is asked thousands of times a second."""
 
     @property
     def name(self) -> str:
         """Its name for machines."""
-        return self.call.__name__.strip("_") if self.call is not None else re.sub(r"\W+", "_", self.path).strip("_") or "root"
+        call = self.call or self.direct
+        return call.__name__.strip("_") if call is not None else re.sub(r"\W+", "_", self.path).strip("_") or "root"
 
 
 def routes_of(operations: Sequence[Operation[Service]], service: Service) -> list[ScopedRoute]:
     """The routes of a table, answered by `service`."""
-    return [
-        scoped(operation.path, _endpoint(operation.call, service), operation.needs, methods=[operation.method])
-        for operation in operations
-        if operation.call is not None
-    ]
+    routes = []
+    for operation in operations:
+        if operation.call is not None:
+            routes.append(scoped(operation.path, _endpoint(operation.call, service), operation.needs, methods=[operation.method]))
+        elif operation.direct is not None:
+            routes.append(routed(_direct(operation, operation.direct, service)))
+    return routes
+
+
+def direct_of(operations: Sequence[Operation[Service]], service: Service) -> list[DirectRoute]:
+    """Those of them that a server's lane answers: for `serve_app(..., direct=...)`."""
+    return [_direct(operation, operation.direct, service) for operation in operations if operation.direct is not None]
+
+
+def _direct(operation: Operation[Service], call: DirectHandler[Service], service: Service) -> DirectRoute:
+    return DirectRoute(method=operation.method, path=operation.path, answer=partial(call, service), needs=operation.needs)
 
 
 def _endpoint(call: Handler[Service], service: Service) -> Callable[[Request], Awaitable[Response]]:

@@ -47,6 +47,11 @@ def error_body(code: str, message: str, request_id: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "request_id": request_id}}
 
 
+def internal_body(request_id: str) -> dict[str, Any]:
+    """What is told about a failure that nobody foresaw: nothing but where to find it."""
+    return error_body("internal", "this is our mistake; the log has it under the request id", request_id)
+
+
 def error_headers(error: PenstockError) -> dict[str, str]:
     """What an error says beside its body: when to come back, which methods there are, what kind of token is asked for."""
     if isinstance(error, LimitError):

@@ -10,6 +10,7 @@ from starlette.types import Lifespan, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from penstock.errors import ForbiddenError, MethodError, UnknownError
+from penstock.httpd.direct import DirectRoute
 from penstock.httpd.tokens import ALL_SCOPES, Scope
 
 
@@ -34,6 +35,12 @@ def scoped(path: str, endpoint: Any, needs: Scope | None, *, methods: Sequence[s
     route = ScopedRoute(path, endpoint, methods=list(methods))
     route.needs = needs
     return route
+
+
+def routed(direct: DirectRoute) -> ScopedRoute:
+    """A direct route as one of an app, for the requests that do not come by the lane."""
+    # The route itself looks at the scope, so that its refusal has its own shape.
+    return scoped(direct.path, direct.endpoint, None, methods=[direct.method])
 
 
 def check_scope(scope: AsgiScope, needs: Scope | None) -> None:

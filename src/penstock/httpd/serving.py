@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from penstock.errors import ProcessError
-from penstock.httpd.guard import Access, Guard
-from penstock.httpd.limits import allow_descriptors, protocol_under
+from penstock.httpd.direct import DirectRoute
+from penstock.httpd.guard import Access, Door, Guard
+from penstock.httpd.lane import Lane
+from penstock.httpd.limits import allow_descriptors
+from penstock.httpd.protocol import protocol_under
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +60,15 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, port_file: Path | None = None) -> None:
-    """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken."""
+def server_config(app: ASGIApp, access: Access, direct: Sequence[DirectRoute] = ()) -> uvicorn.Config:
+    """How a server of `app` behind its `Guard` runs, with a lane for the direct routes."""
     limits = replace(access.limits, max_connections=allow_descriptors(access.limits))
-    config = uvicorn.Config(
-        Guard(app, access),
+    door = Door(access)
+    return uvicorn.Config(
+        Guard(app, access, door),
         log_level="warning",
         access_log=False,
-        http=protocol_under(limits),
+        http=protocol_under(limits, Lane(direct, door) if direct else None),
         ws="none",
         # Nothing here asks who a proxy says the client is, and anybody could say it.
         proxy_headers=False,
@@ -72,6 +76,14 @@ async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, po
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
     )
+
+
+async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, port_file: Path | None = None, direct: Sequence[DirectRoute] = ()) -> None:
+    """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken.
+
+    Plain requests for `direct` routes do not pass through `app`; it must have them all the same, for requests that are not plain (`routed`).
+    """
+    config = server_config(app, access, direct)
     host, port = listener.getsockname()[:2]
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     if port_file is not None:
