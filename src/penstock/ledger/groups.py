@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -158,20 +157,20 @@ def settle(
     """
     if group.pending:
         return group
-    if group.state is GroupState.OPEN:
-        group = move_group(group, GroupState.COMPLETE, completed_at=now)
+    way, times = ((GroupState.COMPLETE,), {"completed_at": now}) if group.state is GroupState.OPEN else ((), {})
     if group.purpose is Purpose.TRAIN and group.usable < ledger.laws.min_group_size:
-        return move_group(group, GroupState.DROPPED, reason="too_few", credit=0, ended_at=now)
+        return move_group(group, *way, GroupState.DROPPED, reason="too_few", credit=0, ended_at=now, **times)
     usable = sorted((rollout for rollout in rollouts if rollout.status.usable), key=lambda rollout: rollout.member)
     if group.purpose is Purpose.TRAIN and (reason := untrainable(ledger, usable)) is not None:
         # Before annotations are waited for: nobody should be at pains about a group that will not train.
-        return move_group(group, GroupState.DROPPED, reason=reason, credit=0, ended_at=now)
+        return move_group(group, *way, GroupState.DROPPED, reason=reason, credit=0, ended_at=now, **times)
     present = sorted(annotations, key=lambda found: (found.rollout_uid, found.name, -1 if found.step is None else found.step))
     if group.purpose is Purpose.TRAIN and not _annotated(usable, present, ledger.laws.annotations):
-        return group
+        return move_group(group, *way, **times)
     tokens = shared_tokens(usable)
     return move_group(
         group,
+        *way,
         GroupState.READY,
         tokens=tokens,
         credit=tokens if group.purpose is Purpose.TRAIN else 0,
@@ -179,6 +178,7 @@ def settle(
         version_tokens=tokens_by_version(usable),
         ready_at=now,
         ready_order=ledger.last_ready_order + 1 if ready_order is None else ready_order,
+        **times,
     )
 
 
@@ -193,9 +193,10 @@ def shared_tokens(rollouts: Iterable[RolloutRecord]) -> int:
 
 def tokens_by_version(rollouts: Iterable[RolloutRecord]) -> tuple[tuple[int, int], ...]:
     """(version, sampled tokens), ascending."""
-    tokens: Counter[int] = Counter()
+    tokens: dict[int, int] = {}
     for rollout in rollouts:
-        tokens.update(dict(zip(rollout.versions, rollout.version_tokens, strict=False)))
+        for version, count in zip(rollout.versions, rollout.version_tokens, strict=False):
+            tokens[version] = tokens.get(version, 0) + count
     return tuple(sorted(tokens.items()))
 
 

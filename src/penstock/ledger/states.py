@@ -29,11 +29,19 @@ ENDED = frozenset({GroupState.SPENT, GroupState.DROPPED})
 """States that nothing follows."""
 
 
-def move_group(group: GroupRecord, state: GroupState, **changes: Any) -> GroupRecord:
-    """The group in its next state. Raises `InvariantError` if the table does not allow it."""
-    if state not in GROUP_MOVES[group.state]:
-        raise InvariantError(f"group {group.id} cannot go from {group.state} to {state}")
-    return replace(group, state=state, **changes)
+def move_group(group: GroupRecord, *states: GroupState, **changes: Any) -> GroupRecord:
+    """The group in the last of `states`, to which it goes through the others; as it is if there are none.
+
+    Raises `InvariantError` if the table does not allow it.
+    """
+    if not states:
+        return group
+    last = group.state
+    for state in states:
+        if state not in GROUP_MOVES[last]:
+            raise InvariantError(f"group {group.id} cannot go from {last} to {state}")
+        last = state
+    return replace(group, state=last, **changes)
 
 
 def move_member(member: MemberRecord, state: MemberState, **changes: Any) -> MemberRecord:

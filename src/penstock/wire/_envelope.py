@@ -55,7 +55,8 @@ def kind_of(noun: Any) -> str:
 
 def encode_json(noun: object) -> bytes:
     """The noun as JSON, arrays as lists. Raises `InputError` for values that `decode_json` would refuse."""
-    body = _encode(noun, _JSON)
+    wanted: Any = type(noun)
+    body = _encode(noun, _json_encoding(wanted))
     refuse_wide_integers(noun, body)
     return body
 
@@ -65,7 +66,8 @@ def encode_msgpack(noun: object, *, checked: bool = True) -> bytes:
 
     Not `checked`: the caller has made it of values that were checked when they came, and makes thousands a second.
     """
-    return _encode(noun, _MSGPACK, checked=checked)
+    wanted: Any = type(noun)
+    return _encode(noun, _msgpack_encoding(wanted), checked=checked)
 
 
 def check_noun(noun: Any, *, vocabulary: int | None = None) -> None:
@@ -107,21 +109,39 @@ def _envelope(noun: Any) -> Any:
     return msgspec.defstruct("Envelope", [("schema", int), ("kind", str), ("value", noun)], forbid_unknown_fields=True)
 
 
-def _encode(noun: Any, form: _Format, *, checked: bool = True) -> bytes:
-    wanted: Any = type(noun)
-    kind = kind_of(wanted)
+class _Encoding(NamedTuple):
+    """What it takes to encode a noun in a format, worked out once."""
+
+    kind: str
+    check: Callable[[Any, int], None] | None
+    around: int
+    seal: Callable[[int, str, Any], Any]
+    encode: Callable[[Any], bytes]
+
+
+def _encode(noun: Any, encoding: _Encoding, *, checked: bool = True) -> bytes:
+    kind, check, around, seal, encode = encoding
     try:
-        if checked:
-            _check(wanted, noun)
-        body: bytes = _encoder(form).encode(_envelope(wanted)(SCHEMA, kind, noun))
-        return body
+        if checked and check is not None:
+            check(noun, around)
+        return encode(seal(SCHEMA, kind, noun))
     except (Fault, UnicodeEncodeError, OverflowError) as error:
         raise _author_error(kind, error) from None
 
 
+def _encoding(noun: Any, form: _Format) -> _Encoding:
+    encoder = form.encoder(enc_hook=partial(_plain_of, form))
+    return _Encoding(kind_of(noun), check_of(noun), _AROUND.get(noun, 1), _envelope(noun), encoder.encode)
+
+
 @cache
-def _encoder(form: _Format) -> Any:
-    return form.encoder(enc_hook=partial(_plain_of, form))
+def _json_encoding(noun: Any) -> _Encoding:
+    return _encoding(noun, _JSON)
+
+
+@cache
+def _msgpack_encoding(noun: Any) -> _Encoding:
+    return _encoding(noun, _MSGPACK)
 
 
 def _author_error(kind: str, error: Fault | UnicodeEncodeError | OverflowError) -> InvalidError:
