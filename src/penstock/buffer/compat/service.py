@@ -7,9 +7,9 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.hooks import Hooks
@@ -17,12 +17,15 @@ from penstock.buffer.compat.intake import read_items
 from penstock.buffer.compat.progress import num_written
 from penstock.buffer.compat.reader import Reader
 from penstock.buffer.compat.state import READER, CompatState
-from penstock.buffer.core import Buffer, Pending
+from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
 from penstock.errors import InputError, LimitError, PenstockError
-from penstock.ledger.arrivals import Arrived, Item, check_together
+from penstock.ledger import Ledger
+from penstock.ledger.arrivals import Item, check_together
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CLOCK_SECONDS = 0.5
 """How often timeouts are looked at."""
@@ -51,31 +54,45 @@ class CompatService:
 
         Raises `InputError` if one of them may not be stored, and then none of them is; `LimitError` if there is no room for them in time.
         """
-        state, service = self._state, self._state.service
-        state.look()
-        items = read_items(body, state.task_type)
-        state.open()
-        if self._is_full(len(items), len(body)):
-            await self._room(items)
-        rules = state.settings(state.task_type).rules
-        pending: Pending[Arrived] | None = None
-        num_known = 0
+        return await self.writing(body, int)
+
+    def writing(self, body: bytes, reply: Callable[[int], T]) -> Awaitable[T]:
+        """As `write`, for those who cannot wait: decided now; what `reply` makes of the number, when it may be told. A future, but where there is no room."""
+        state = self._state
         try:
-            if len(items) > 1:
-                check_together(state.ledger, service.buffer.store, items)
-            for item in items:
-                pending = service.decided(partial(Buffer.arrive, run=self._config.run, rules=rules, item=item))
-                state.progress.arrived(item, pending.reply)
-                arrived = pending.reply
-                num_known += arrived.duplicate
-                if arrived.item is not None and not arrived.late:
-                    state.bodies.add(arrived.item.group_id, arrived.item.member, item.body)
-        except InputError:
-            await service.settled()
-            raise
-        if pending is not None:
-            # What was decided before the last one is durable no later.
-            await service.durable(pending)
+            state.look()
+            items = read_items(body, state.task_type)
+            ledger = state.open()
+            if self._is_full(ledger, len(items), len(body)):
+                return self._held(items, reply)
+            return state.service.following(reply(self._arrived(ledger, items)))
+        except InputError as error:
+            return state.service.following(error)
+
+    async def _held(self, items: Sequence[Item], reply: Callable[[int], T]) -> T:
+        await self._room(items)
+        try:
+            outcome: T | InputError = reply(self._arrived(self._state.open(), items))
+        except InputError as error:
+            outcome = error
+        return await self._state.service.following(outcome)
+
+    def _arrived(self, ledger: Ledger, items: Sequence[Item]) -> int:
+        """Decide about items; how many of them were there before."""
+        state, run = self._state, self._config.run
+        decided, progress, bodies = state.service.decided, state.progress, state.bodies
+        if len(items) > 1:
+            check_together(ledger, state.service.buffer.store, items)
+        num_known = 0
+        for item in items:
+            arrived = decided(partial(Buffer.arrive, run=run, rules=state.rules, item=item)).reply
+            stored = arrived.item
+            if stored is None:
+                num_known += 1
+                continue
+            progress.arrived(item, arrived)
+            if not arrived.late:
+                bodies.add(stored.group_id, stored.member, item.body)
         return num_known
 
     def stats(self) -> dict[str, Any]:
@@ -116,9 +133,9 @@ class CompatService:
         groups = self._state.service.buffer.store.scan_groups(self._config.run)
         return [group.arrival.instance for group in groups if group.arrival and group.environment == task_type and group.ready_at is not None]
 
-    def _is_full(self, num_items: int, num_bytes: int) -> bool:
-        ledger, most_bytes = self._state.ledger, self._config.max_buffer_bytes
-        return ledger.trays.num_items + num_items > self._config.max_buffer_size or (most_bytes is not None and ledger.trays.num_bytes + num_bytes > most_bytes)
+    def _is_full(self, ledger: Ledger, num_items: int, num_bytes: int) -> bool:
+        trays, most_bytes = ledger.trays, self._config.max_buffer_bytes
+        return trays.num_items + num_items > self._config.max_buffer_size or (most_bytes is not None and trays.num_bytes + num_bytes > most_bytes)
 
     async def _room(self, items: Sequence[Item]) -> None:
         """Wait until a reader has made room. Raises `LimitError` if none does in time. What was stored before needs none."""
@@ -128,7 +145,7 @@ class CompatService:
         deadline = time.monotonic() + self._config.hold_seconds
         while True:
             changed = self._state.service.next_change()
-            if not new or not self._is_full(num_items, num_bytes):
+            if not new or not self._is_full(self._state.ledger, num_items, num_bytes):
                 return
             left = deadline - time.monotonic()
             if left <= 0:

@@ -30,6 +30,8 @@ class CompatState:
         self.config = config
         self.task_type = config.task_type
         """Environment of the items that are written now."""
+        self.rules = config.rules
+        """When a group of them is finished."""
         self.progress = Progress()
         self.bodies = BodyCache(config.cache_bytes)
         self._settings: dict[str, CompatConfig] = {}
@@ -62,11 +64,12 @@ class CompatState:
                 self._take(self.config.with_payload(_object(entry.body)))
         self._life = buffer.lives
 
-    def open(self) -> None:
-        """Open the run if this is its first item."""
+    def open(self) -> Ledger:
+        """The ledger of the run, which is opened if this is its first item."""
         self.look()
         if not self.is_open:
             self.service.decided(lambda buffer: buffer.open_run(self.config.run, Laws(min_group_size=1), "compatible"))
+        return self.ledger
 
     async def use(self, settings: CompatConfig) -> None:
         """From now on items belong to `settings.task_type`, under these settings; after a restart too."""
@@ -98,7 +101,7 @@ class CompatState:
 
     def _take(self, settings: CompatConfig) -> None:
         self._settings[settings.task_type] = settings
-        self.task_type = settings.task_type
+        self.task_type, self.rules = settings.task_type, settings.rules
 
 
 def _object(body: bytes) -> dict[str, Any]:
