@@ -102,10 +102,13 @@ class Wire:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a client sends without waiting for answers; the places where it is cut into pieces, and how far the loop turns after each."""
+    """Requests that a client sends without waiting for answers; where they are cut into pieces, and how far the loop turns after each."""
 
-    data: bytes
-    cuts: tuple[tuple[int, int], ...]
+    requests: tuple[bytes, ...]
+    cuts: tuple[tuple[int, int, int], ...]
+    """Number of a request, bytes before its end, turns."""
+    each: bool
+    """Whether a piece also ends where a request does."""
 
 
 Reply = tuple[bytes, dict[bytes, bytes], bytes]
@@ -121,15 +124,18 @@ async def replies(sent: list[Sent], direct: list[DirectRoute]) -> tuple[list[Rep
     protocol.connection_made(wire)
     for part in sent:
         await turns(60)
-        places = sorted({0, len(part.data), *(place % len(part.data) for place, _ in part.cuts)})
-        pauses = itertools.chain((pause for _, pause in part.cuts), itertools.repeat(0))
+        data = b"".join(part.requests)
+        ends = list(itertools.accumulate(map(len, part.requests)))
+        cuts = [max(0, ends[number % len(ends)] - before) for number, before, _ in part.cuts]
+        places = sorted({0, ends[-1], *cuts, *(ends if part.each else ())})
+        pauses = itertools.chain((pause for _, _, pause in part.cuts), itertools.repeat(0))
         for (start, end), pause in zip(itertools.pairwise(places), pauses, strict=False):
             for _ in range(60):
                 if not wire.paused:
                     break
                 await turns(1)
             if not wire.closed:
-                protocol.data_received(part.data[start:end])
+                protocol.data_received(data[start:end])
             await turns(pause)
     await turns(60)
     assert not state.tasks
@@ -162,7 +168,7 @@ def request_bytes(method: bytes, path: bytes, body: bytes, *headers: bytes, leng
 
 
 HOST, TOKEN, LOOK = b"Host: 127.0.0.1:1", b"Authorization: Bearer right", b"Authorization: Bearer look"
-bodies = st.integers(0, MOST_BYTES + 3).map(lambda length: bytes(48 + place % 70 for place in range(length)))
+bodies = st.sampled_from([0, 1, 5, 20, 50, MOST_BYTES, MOST_BYTES + 1, MOST_BYTES + 30]).map(lambda length: bytes(48 + place % 70 for place in range(length)))
 PATHS = [b"/echo", b"/echo", b"/echo?a=1", b"/runs/a%20b/echo", b"/runs/r/echo", b"/task/7", b"/refused", b"/busy", b"/broken", b"http://h/echo", b"/nowhere"]
 HEADERS = [b"Content-Type: text/a", b"Content-Type: text/a", b"content-type:text/b  ", b"X-Empty:", b"Content-Encoding: gzip", b"Origin: http://evil"]
 
@@ -202,12 +208,15 @@ last = st.sampled_from(
         b"nonsense\r\n\r\n",
     ]
 )
-cuts = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 6)), max_size=6).map(tuple)
-many = st.lists(st.one_of(plain(), plain(), other), min_size=1, max_size=4).map(lambda lists: b"".join(itertools.chain.from_iterable(lists)))
+cuts = st.lists(st.tuples(st.integers(0, 12), st.one_of(st.integers(1, 40), st.integers(1, 200)), st.integers(0, 6)), max_size=4).map(tuple)
+many = st.lists(st.one_of(plain(), plain(), other), min_size=1, max_size=4).map(lambda lists: tuple(itertools.chain.from_iterable(lists)))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.builds(Sent, many, cuts), min_size=1, max_size=3), st.lists(st.builds(Sent, last, cuts), max_size=1))
+@given(
+    st.lists(st.builds(Sent, many, cuts, st.booleans()), min_size=1, max_size=3),
+    st.lists(st.builds(Sent, last.map(lambda request: (request,)), cuts, st.just(True)), max_size=1),
+)
 def test_both_lanes_answer_the_same_bytes_alike(sent: list[Sent], end: list[Sent]) -> None:
     # The first part once more at the end: its heads have been seen by then.
     requests = [*sent, sent[0], *end]
