@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import uvloop
-from starlette.types import ASGIApp
 
 from penstock.buffer.archive.archiver import archiving
 from penstock.buffer.batches import BatchLog
@@ -48,11 +47,11 @@ async def _serve(config: BufferConfig) -> None:
         archiving(service, config.archive, store_directory=config.directory, directory=archive_directory),
         _compatible(service, config, listener.getsockname()[1]) as app,
     ):
-        await serve_app(app, config.access, listener, port_file=config.port_file)
+        await serve_app(app, config.access, listener, port_file=config.port_file, direct=app.direct)
 
 
 @contextlib.asynccontextmanager
-async def _compatible(service: BufferService, config: BufferConfig, port: int) -> AsyncIterator[ASGIApp]:
+async def _compatible(service: BufferService, config: BufferConfig, port: int) -> AsyncIterator[CompatRoutes]:
     """The native app behind the compatible routes; generators end with it."""
     host = f"[{config.access.host}]" if ":" in config.access.host else config.access.host
     # The one that may do least beside writing.

@@ -1,6 +1,6 @@
 """The compatible routes, as a layer in front of the native ones. Every answer, also a refusal, has the shape `{success, message, data}`.
 
-The routes that are asked thousands of times a second are plain ASGI: what a framework does around a request costs more than the write itself.
+Writes are direct: what a framework does around a request costs more than the write itself. The others are plain ASGI.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -20,7 +21,8 @@ from penstock.buffer.compat.hooks import Generators
 from penstock.buffer.compat.reader import Batch
 from penstock.buffer.compat.service import CompatService
 from penstock.errors import InvalidError, LimitError, MethodError, PenstockError, UnknownError
-from penstock.httpd import Scope, check_scope
+from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope, check_scope
+from penstock.httpd.direct import told
 from penstock.wire import check_id, parse_json
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class CompatRoutes:
         self._app = app
         self._compat = compat
         self._generators = generators
+        self._writing = DirectRoute(method="POST", path="/buffer/write", answer=self._answer_write, needs=Scope.PRODUCE, refused=_refused)
         self._table: dict[str, tuple[str, Scope, Callable[[AsgiScope, Receive, Send], Awaitable[None]]]] = {
             "/buffer/write": ("POST", Scope.PRODUCE, self._write),
             "/get_rollout_data": ("POST", Scope.CONSUME, self._read),
@@ -47,6 +50,11 @@ class CompatRoutes:
             "/start_rollout": ("POST", Scope.ADMIN, self._start_rollout),
             "/": ("GET", Scope.VIEW, self._root),
         }
+
+    @property
+    def direct(self) -> tuple[DirectRoute, ...]:
+        """What is asked thousands of times a second, for the server's lane."""
+        return (self._writing,)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         found = self._table.get(scope["path"]) if scope["type"] == "http" else None
@@ -63,12 +71,11 @@ class CompatRoutes:
             await _refuse(error, scope, send)
 
     async def _write(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        body = await _body(receive)
-        num_known = await self._compat.write(body)
-        # As the original, the reply repeats what was written; a list comes back as the list it was.
-        echo = body if body.lstrip()[:1] == b"[" else b"[%b]" % body
-        known = b'","duplicate":true}}' if num_known else b'"}}'
-        await _send(send, 200, b'%b%b,"meta_info":"write to buffer%b' % (WRITTEN, echo, known))
+        answer = await self._writing.endpoint(Request(scope, receive, send))
+        await answer(scope, receive, send)
+
+    def _answer_write(self, request: DirectRequest) -> Awaitable[DirectReply]:
+        return self._compat.writing(request.body, partial(_written, request.body))
 
     async def _read(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         asked = _asked(await _body(receive))
@@ -136,6 +143,21 @@ async def _parts(batch: Batch) -> AsyncIterator[bytes]:
     yield b'],"meta_info":%b}}' % _encode(meta)
 
 
+def _written(body: bytes, num_known: int) -> DirectReply:
+    # As the original, the reply repeats what was written; a list comes back as the list it was.
+    echo = body if body.lstrip()[:1] == b"[" else b"[%b]" % body
+    known = b'","duplicate":true}}' if num_known else b'"}}'
+    return DirectReply(b'%b%b,"meta_info":"write to buffer%b' % (WRITTEN, echo, known))
+
+
+def _refused(error: PenstockError, request_id: str) -> DirectReply:
+    return told(error, _refusal(error, request_id))
+
+
+def _refusal(error: PenstockError, request_id: str) -> dict[str, Any]:
+    return {"success": False, "message": str(error), "data": None, "error": {"code": error.code, "message": str(error), "request_id": request_id}}
+
+
 async def _refuse(error: PenstockError, scope: AsgiScope, send: Send) -> None:
     request_id = scope.get("state", {}).get("request_id", "")
     if error.http_status >= 500:
@@ -143,8 +165,7 @@ async def _refuse(error: PenstockError, scope: AsgiScope, send: Send) -> None:
     headers = {b"retry-after": str(math.ceil(error.retry_after_seconds)).encode()} if isinstance(error, LimitError) else {}
     if isinstance(error, MethodError):
         headers[b"allow"] = ", ".join(error.allowed).encode()
-    body = {"success": False, "message": str(error), "data": None, "error": {"code": error.code, "message": str(error), "request_id": request_id}}
-    await _send(send, error.http_status, _encode(body), headers)
+    await _send(send, error.http_status, _encode(_refusal(error, request_id)), headers)
 
 
 async def _send(send: Send, status: int, body: bytes, headers: Mapping[bytes, bytes] | None = None) -> None:
