@@ -71,7 +71,7 @@ step_rows = st.lists(st.tuples(usual, st.integers(0, 5), st.sampled_from(["hall"
     st.sampled_from(["additive", "omega"]),
     st.sampled_from([0.0, 0.25, 1.0]),
     st.booleans(),
-    st.sampled_from([1, 5, 1 << 15]),
+    st.sampled_from([1, 5, 1 << 16]),
 )
 def test_gigpo_equals_exact_arithmetic(
     rows: list[tuple[float, int, str | None]],

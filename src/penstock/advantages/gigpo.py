@@ -19,8 +19,8 @@ from penstock.types import BoolArray, Float64Array
 COMBINATIONS = ("additive", "omega")
 STATISTICS = ("trajectories", "steps")
 SINGLETONS = ("zero", "raw")
-_ROWS_AT_ONCE = 1 << 15
-"""256 KB a column."""
+_ROWS_AT_ONCE = 1 << 16
+"""512 KB a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
