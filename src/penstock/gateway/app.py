@@ -14,33 +14,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Router
 
-from penstock.errors import InvalidError
+from penstock.errors import BadRequestError, InvalidError
 from penstock.gateway.events import Ended, Rewarded
-from penstock.gateway.failures import TOLD, openai_error
+from penstock.gateway.failures import TOLD, openai_error, openai_refusal
 from penstock.gateway.replies import new_id
 from penstock.gateway.session import ClientGone, Session
 from penstock.gateway.sessions import Sessions
 from penstock.gateway.slots import OpenSession
 from penstock.gateway.streams import ChatStream, TokenTexts
-from penstock.gateway.watching import watched
-from penstock.httpd import Scope, reply, router, scoped
+from penstock.gateway.watching import Gone
+from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope, reply, router, scoped
 from penstock.metrics import render_prometheus
 from penstock.types import Json, RolloutStatus
 from penstock.wire import check_id, read_body
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
+CHAT_PATH = "/sessions/{id}/v1/chat/completions"
 TOTAL = "reward"
 """Name of a session's reward that was given without one."""
+_NO_STREAM = re.compile(rb'"stream"\s*:\s*(false|null)')
+_ASK_HEADERS = (b"idempotency-key", b"x-stainless-retry-count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ class Gateway:
             scoped("/sessions", self.open, Scope.PRODUCE, methods=["POST"]),
             scoped("/sessions", self.list, Scope.VIEW),
             scoped(one, self.show, Scope.PRODUCE),
-            scoped(one + "/v1/chat/completions", _openai(self.chat), Scope.PRODUCE, methods=["POST"]),
+            scoped(CHAT_PATH, _openai(self.chat), Scope.PRODUCE, methods=["POST"]),
             scoped(one + "/v1/models", self.models, Scope.PRODUCE),
             scoped(one + "/v1/models/{name:path}", self.model, Scope.PRODUCE),
             scoped(one + "/reward", self.reward, Scope.PRODUCE, methods=["POST"]),
@@ -127,21 +132,35 @@ class Gateway:
         """`GET /sessions/{id}`."""
         return reply(self._shown(request, await self._find(request)))
 
-    async def chat(self, request: HttpRequest) -> Response:
-        """`POST /sessions/{id}/v1/chat/completions`."""
-        session = await self._find(request)
-        ask = session.reader.read(await request.body(), request.headers)
+    @property
+    def direct(self) -> DirectRoute:
+        """The route of a whole reply, for the server's lane. Streams, and requests that are not plain, come to `chat`."""
+        return DirectRoute(method="POST", path=CHAT_PATH, answer=self.complete, needs=Scope.PRODUCE, refused=openai_refusal, takes=_is_whole)
+
+    async def complete(self, request: DirectRequest) -> DirectReply:
+        """`POST /sessions/{id}/v1/chat/completions`, told whole."""
+        session = await self._sessions.find(request.head.params["id"])
+        ask = session.reader.read(request.body, _ask_headers(request))
         if ask.stream:
-            return ChatStream(session, ask, self._texts)
-        async with watched(request.receive) as gone:
-            try:
-                answer = await session.complete(ask, id=new_id(), gone=gone)
-            except ClientGone:
-                # Nobody reads it; the number is what other servers log for a client that left.
-                return Response(status_code=499)
-            if not gone.is_set():
-                session.delivered(ask)
-        return reply(answer.whole(ask, self._texts))
+            raise BadRequestError("stream: must be spelled without escapes", "stream")
+        gone = Gone()
+        request.when_gone(gone.set)
+        try:
+            answer = await session.complete(ask, id=new_id(), gone=gone)
+        except ClientGone:
+            return DirectReply(b"", 408)  # nobody reads it
+        if not gone.is_set():
+            session.delivered(ask)
+        return DirectReply(msgspec.json.encode(answer.whole(ask, self._texts)))
+
+    async def chat(self, request: HttpRequest) -> Response:
+        """`POST /sessions/{id}/v1/chat/completions`, in whatever way it is asked for."""
+        body = await request.body()
+        if _is_whole(body):
+            return await self.direct.endpoint(request)
+        session = await self._find(request)
+        ask = session.reader.read(body, request.headers)
+        return ChatStream(session, ask, self._texts) if ask.stream else await self.direct.endpoint(request)
 
     async def models(self, request: HttpRequest) -> Response:
         """`GET /sessions/{id}/v1/models`."""
@@ -228,6 +247,17 @@ def _state(session: Session) -> dict[str, Any]:
 
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "penstock"}
+
+
+def _is_whole(body: bytes) -> bool:
+    """Whether a request asks for no stream. Inside of a text the key would stand with a backslash, so it is a key wherever it stands."""
+    return b'"stream"' not in body or (body.count(b'"stream"') == 1 and _NO_STREAM.search(body) is not None)
+
+
+def _ask_headers(request: DirectRequest) -> dict[str, str]:
+    """The headers that say something about a request."""
+    named = {name: request.head.header(name) for name in _ASK_HEADERS}
+    return {name.decode(): value.decode("latin1") for name, value in named.items() if value is not None}
 
 
 def _openai(handler: Handler) -> Handler:

@@ -36,7 +36,7 @@ from penstock.gateway.session import Session, Surroundings
 from penstock.gateway.sessions import Sessions
 from penstock.gateway.settings import AgentSettings
 from penstock.gateway.streams import TokenTexts
-from penstock.httpd import Access, Guard, bind
+from penstock.httpd import Access, bind, server_config
 from penstock.types import Problem, Rollout, RolloutStatus
 from penstock.wire import check_id
 
@@ -144,7 +144,8 @@ async def agent_host(
     sessions = Sessions(around, keep, policy=policy)
     gateway = Gateway(sessions, TokenTexts(template.decode, frozenset(template.eos_ids)), counts, models=("policy",))
     listener = bind("127.0.0.1", 0)
-    config = uvicorn.Config(Guard(gateway.app(), Access()), log_level="warning", access_log=False, http="httptools", timeout_graceful_shutdown=1)
+    config = server_config(gateway.app(), Access(), [gateway.direct])
+    config.timeout_graceful_shutdown = 1
     server = _Server(config)
     serving = asyncio.create_task(server.serve([listener]))
     threads = ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="agent")

@@ -73,7 +73,7 @@ def serve_gateway(config: GatewayConfig) -> None:
                     except (PenstockError, aiohttp.ClientError, TimeoutError):
                         return False
 
-                await serve_app(gateway.app(ready), config.access, listener, port_file=config.port_file)
+                await serve_app(gateway.app(ready), config.access, listener, port_file=config.port_file, direct=[gateway.direct])
 
     uvloop.run(serve())
 

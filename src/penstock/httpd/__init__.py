@@ -5,7 +5,7 @@ from penstock.httpd.guard import Access, Guard
 from penstock.httpd.limits import Limits
 from penstock.httpd.replies import error_body, error_reply, msgpack_reply, reply
 from penstock.httpd.routing import ScopedRoute, check_scope, routed, router, scoped
-from penstock.httpd.serving import bind, serve_app
+from penstock.httpd.serving import bind, serve_app, server_config
 from penstock.httpd.tokens import Scope, Token, read_tokens
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "router",
     "scoped",
     "serve_app",
+    "server_config",
 ]

@@ -115,6 +115,8 @@ class DirectRoute:
     needs: Scope | None
     refused: Callable[[PenstockError, str], DirectReply] = refusal
     """An error, and the request's id, as a reply: for routes that have a shape of their own."""
+    takes: Callable[[bytes], bool] | None = None
+    """Whether a request with this body is for the lane; None: all are. Others go on to ASGI, and to the app's route for them: for streamed replies."""
 
     def begin(self, request: DirectRequest) -> Answer:
         """Answer, or refuse. Raises nothing."""

@@ -98,11 +98,16 @@ class LaneProtocol(LimitedProtocol):
         if num_missing < 0 or length > known.most_bytes:
             return False
         if num_missing == 0:
+            body = data[start:]
+            if known.route.takes is not None and not known.route.takes(body):
+                return False
             self._requests += 1
             if self._timer is not None:
                 self._watch()
-            self._answer(known.head, known.route, data[start:])
+            self._answer(known.head, known.route, body)
             return True
+        if known.route.takes is not None:
+            return False  # whoever takes it may turn out to be another, who needs what the parser makes of it
         exchange = self._exchange = self.cycle = _Exchange(known.head, known.route, num_missing)  # type: ignore[assignment]
         exchange.body.append(data[start:])
         self._phase = Phase.BODY
@@ -156,10 +161,25 @@ class LaneProtocol(LimitedProtocol):
 
     def on_message_complete(self) -> None:
         """The request has arrived whole."""
+        exchange = self._exchange
+        cycle: Any = self.cycle
+        if exchange is None or cycle is not exchange:
+            super().on_message_complete()
+            return
+        body = b"".join(exchange.body)
+        if exchange.route.takes is None or exchange.route.takes(body):
+            super().on_message_complete()
+            self._answer(exchange.head, exchange.route, body, exchange)
+        else:
+            self._pass_on(exchange, body)
+
+    def _pass_on(self, exchange: _Exchange, body: bytes) -> None:
+        """Let ASGI answer a request that the lane has collected and cannot answer."""
+        self._exchange = None
+        exchange.response_complete = True
+        super().begin_request()
+        super().on_body(body)
         super().on_message_complete()
-        exchange: Any = self.cycle
-        if exchange is self._exchange and exchange is not None:
-            self._answer(exchange.head, exchange.route, b"".join(exchange.body), exchange)
 
     # The answer
 
