@@ -38,6 +38,9 @@ Row = tuple[Any, ...]
 """Values of `columns`, then checksum and body."""
 _COLUMN_TYPES = frozenset((int, str, float, type(None)))
 
+_MADE_BY_THE_LEDGER = frozenset((GroupRecord, MemberRecord, RolloutRecord))
+"""Made of values that were checked when they came, by nobody else, and in great number: they are not looked at again."""
+
 COMPRESS_FROM_BYTES = 4096
 """Smaller payloads save nothing: SQLite gives them a page anyway."""
 
@@ -65,7 +68,7 @@ class Table(Generic[R]):
         """The row of a record. Raises `InvalidError` if it cannot be encoded, `InvariantError` if a column holds what SQLite would not give back."""
         values = self.values(record)
         check_columns(self.columns, values, self.kind)
-        body = encode_msgpack(record, checked=not _arrived(record))
+        body = encode_msgpack(record, checked=self.noun not in _MADE_BY_THE_LEDGER)
         return (*values, signed_checksum(body), body)
 
     def record(self, row: Row) -> R:
@@ -86,15 +89,6 @@ class Table(Generic[R]):
 
     def describe(self, row: Row) -> str:
         return f"{self.kind} {self.key_text(row)!r} of run {row[0]!r}"
-
-
-def _arrived(record: object) -> bool:
-    """Whether the record is of an item that arrived: made by the ledger alone, of values that the intake has checked."""
-    if isinstance(record, RolloutRecord):
-        return record.form == "item"
-    if isinstance(record, GroupRecord):
-        return record.arrival is not None
-    return isinstance(record, MemberRecord) and record.environment != ""
 
 
 def check_columns(columns: tuple[str, ...], values: Row, kind: str) -> None:
