@@ -13,7 +13,7 @@ from penstock.lab.archive import Archive, opened
 from penstock.learner.checkpoints import read_checkpoint
 from penstock.learner.config import LearnerConfig
 from penstock.learner.credit import AlgorithmConfig, flat_config
-from penstock.learner.selection import select, trained_samples
+from penstock.learner.selection import select, trained
 from penstock.learner.step import Learner
 from penstock.models import load_model, weights_digest
 from penstock.types import Outcome, Plan
@@ -85,7 +85,7 @@ class _Replayer:
             return
         try:
             selection = select(groups, self._algorithm.filter_options, newest_version=plan.newest_version)
-            example = pack(trained_samples(selection, plan, self._algorithm), tokens_per_row=self._tokens_per_row)
+            example = pack(trained(selection, plan, self._algorithm).samples, tokens_per_row=self._tokens_per_row)
             result = self._learner.step(example, newest_version=plan.newest_version, gated=False)
         except InvariantError as error:
             raise ReplayError(f"update {outcome.update} cannot be executed again: {error}{self._suspects(plan)}") from error

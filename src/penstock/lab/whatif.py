@@ -17,7 +17,7 @@ from penstock.lab.archive import Archive, opened
 from penstock.lab.whatif_stats import Comparison, LossStats, Selected, compare
 from penstock.learner.config import LearnerConfig
 from penstock.learner.credit import AlgorithmConfig
-from penstock.learner.selection import select, trained_samples
+from penstock.learner.selection import select, trained
 from penstock.types import Group, Plan, RlExample
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ class _Side:
         algorithm = self._settings.algorithm
         selection = select(groups, algorithm.filter_options, newest_version=plan.newest_version)
         try:
-            samples = trained_samples(selection, plan, algorithm)
+            left = trained(selection, plan, algorithm)
         except ValueError as error:
             raise ConfigError(f"algorithm.adv_estimator: {algorithm.adv_estimator} cannot be applied to update {plan.update}: {error}") from error
-        self.selected.append(Selected(groups=selection.groups, refused=selection.refused, samples=tuple(samples)))
-        if self._score is not None and any(sample.loss_mask.any() for sample in samples):
+        self.selected.append(Selected(groups=selection.groups, refused=selection.refused, samples=tuple(left.samples), injected_tokens=left.injected_tokens))
+        if self._score is not None and any(sample.loss_mask.any() for sample in left.samples):
             # How wide rows are changes no number but by rounding.
-            self._assessed.append(self._score(pack(samples, tokens_per_row=None)))
+            self._assessed.append(self._score(pack(left.samples, tokens_per_row=None)))
 
     def loss(self, environment: str | None) -> LossStats | None:
         """Over all plans."""

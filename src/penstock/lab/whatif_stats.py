@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.trace import facts
 from penstock.types import Float64Array, Group, Sample
 
 BINS = 24
@@ -34,6 +34,16 @@ class LossStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """What one filter refuses. Beside the lengths of those that are used it shows whether it prefers short ones."""
+
+    rollouts: int
+    length: float | None
+    """Mean number of sampled tokens."""
+    longest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingStats:
     """What one setting makes of some groups. Numbers about nothing are None."""
 
@@ -42,10 +52,15 @@ class SettingStats:
     groups: int
     rollouts: int
     """Members that no filter refuses."""
-    filtered: Mapping[str, int]
+    length: float | None
+    """Mean number of sampled tokens of those members."""
+    longest: int | None
+    filtered: Mapping[str, Filtered]
     """Members that carry no loss, by filter."""
     tokens: int
     """With loss."""
+    injected_tokens: int
+    """Those of them that nobody sampled."""
     advantage_mean: float | None
     """This and the next three: over tokens with loss."""
     advantage_std: float | None
@@ -94,17 +109,24 @@ class Selected:
     groups: tuple[Group, ...]
     refused: Mapping[str, str]
     samples: tuple[Sample, ...]
+    injected_tokens: Mapping[str, int] = field(default_factory=dict)
+    """By environment."""
 
     def of(self, environment: str) -> Selected:
         """What is one environment's."""
         groups = tuple(group for group in self.groups if group.environment == environment)
-        return Selected(groups=groups, refused=self.refused, samples=tuple(sample for sample in self.samples if sample.environment == environment))
+        samples = tuple(sample for sample in self.samples if sample.environment == environment)
+        injected = {environment: self.injected_tokens.get(environment, 0)}
+        return Selected(groups=groups, refused=self.refused, samples=samples, injected_tokens=injected)
 
 
 def setting_stats(planned: Sequence[Sequence[Group]], selected: Sequence[Selected], loss: LossStats | None) -> SettingStats:
     """What one setting made of the planned groups, plan by plan."""
-    members = [[rollout.rollout_uid for group in groups for rollout in group.rollouts] for groups in planned]
-    filtered = Counter(one.refused[uid] for uids, one in zip(members, selected, strict=True) for uid in uids if uid in one.refused)
+    lengths: dict[str | None, list[int]] = {None: []}
+    for groups, one in zip(planned, selected, strict=True):
+        for rollout in (rollout for group in groups for rollout in group.rollouts):
+            lengths.setdefault(one.refused.get(rollout.rollout_uid), []).append(facts(rollout).sampled_tokens)
+    used = lengths.pop(None)
     advantages_L = _advantages(selected)
     by_rollout: dict[tuple[int, str], bool] = {}
     for number, sample in _samples(selected):
@@ -115,9 +137,12 @@ def setting_stats(planned: Sequence[Sequence[Group]], selected: Sequence[Selecte
     return SettingStats(
         updates=sum(any(sample.loss_mask.any() for sample in one.samples) for one in selected),
         groups=sum(len(one.groups) for one in selected),
-        rollouts=sum(map(len, members)) - filtered.total(),
-        filtered=dict(sorted(filtered.items())),
+        rollouts=len(used),
+        length=sum(used) / len(used) if used else None,
+        longest=max(used, default=None),
+        filtered={str(name): Filtered(rollouts=len(own), length=sum(own) / len(own), longest=max(own)) for name, own in sorted(lengths.items(), key=str)},
         tokens=len(advantages_L),
+        injected_tokens=sum(sum(one.injected_tokens.values()) for one in selected),
         advantage_mean=float(advantages_L.mean()) if some else None,
         advantage_std=float(advantages_L.std()) if some else None,
         advantage_min=float(advantages_L.min()) if some else None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.lab.whatif import WhatIf
-from penstock.lab.whatif_stats import Comparison, LossStats, SettingStats
+from penstock.lab.whatif_stats import Comparison, Filtered, LossStats, SettingStats
 
+_NOBODY = Filtered(rollouts=0, length=None, longest=None)
 Row = tuple[str, str, str]
 
 
@@ -35,9 +36,16 @@ def _rows(comparison: Comparison) -> Iterator[Row]:
     before, after = comparison.as_run, comparison.changed
     for name in ("updates", "groups", "rollouts"):
         yield f"{name} used", str(getattr(before, name)), str(getattr(after, name))
+    yield "sampled tokens of a rollout used, mean", _number(before.length), _number(after.length)
+    yield "sampled tokens of a rollout used, most", _number(before.longest), _number(after.longest)
     for name in sorted({*before.filtered, *after.filtered}):
-        yield f"rollouts filtered: {name}", str(before.filtered.get(name, 0)), str(after.filtered.get(name, 0))
+        old, new = before.filtered.get(name, _NOBODY), after.filtered.get(name, _NOBODY)
+        yield f"rollouts filtered: {name}", str(old.rollouts), str(new.rollouts)
+        yield "  their sampled tokens, mean", _number(old.length), _number(new.length)
+        yield "  their sampled tokens, most", _number(old.longest), _number(new.longest)
     yield "tokens with loss", str(before.tokens), str(after.tokens)
+    if before.injected_tokens or after.injected_tokens:
+        yield "  that nobody sampled", str(before.injected_tokens), str(after.injected_tokens)
     for name in ("mean", "std", "min", "max"):
         yield f"advantage {name}", _number(getattr(before, f"advantage_{name}")), _number(getattr(after, f"advantage_{name}"))
     yield "rollouts with advantage 0", _share(before.zero_rollouts), _share(after.zero_rollouts)

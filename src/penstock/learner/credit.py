@@ -80,8 +80,22 @@ class AlgorithmConfig:
         return {name: options or {} for name, options in self.filters.items()}
 
 
-def credit(groups: Sequence[Group], plan: Plan, config: AlgorithmConfig) -> list[Sample]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Credited:
+    """Samples with advantages, and what they were made of."""
+
+    samples: list[Sample]
     """The trainable paths of all members, in the order of the plan, each token with the advantage of its rollout or of the step it belongs to."""
+    rows: CreditRows
+
+
+def credit(groups: Sequence[Group], plan: Plan, config: AlgorithmConfig) -> list[Sample]:
+    """The samples of the groups of a plan."""
+    return credited(groups, plan, config).samples
+
+
+def credited(groups: Sequence[Group], plan: Plan, config: AlgorithmConfig) -> Credited:
+    """The samples of the groups of a plan, with the rows that were compared."""
     rows, advantages_N = advantages(groups, config)
     trained_M = np.flatnonzero(rows.trains_N)
     given_M = advantages_N[trained_M]
@@ -96,11 +110,12 @@ def credit(groups: Sequence[Group], plan: Plan, config: AlgorithmConfig) -> list
         else:
             by_message[number][mark] = advantage
     train_injected = config.estimator.facts.trains_injected
-    return [
+    given = [
         sample
         for number, rollout in enumerate(rows.rollouts)
         for sample in samples(rollout, advantages=whole.get(number, by_message[number]), train_injected=train_injected)
     ]
+    return Credited(samples=given, rows=rows)
 
 
 def advantages(groups: Sequence[Group], config: AlgorithmConfig) -> tuple[CreditRows, Float64Array]:

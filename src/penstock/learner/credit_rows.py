@@ -12,8 +12,8 @@ from penstock.advantages import Declaration, RowKind, pass_at_k_rewards
 from penstock.advantages.config import GigpoConfig
 from penstock.advantages.state_hashing import state_of
 from penstock.advantages.step_data import step_rewards
-from penstock.errors import ConfigError, InvariantError
-from penstock.learner.thinking import Level, is_complete, level_said, levels_by_step, with_alternatives
+from penstock.errors import ConfigError, InvalidError, InvariantError
+from penstock.learner.thinking import Level, is_complete, level_said, looked_at, with_alternatives
 from penstock.trace import facts, step_marks, steps
 from penstock.types import Annotation, Float64Array, Group, Mark, Rollout, Source
 
@@ -40,6 +40,8 @@ class CreditRows:
     """The message of that rollout whose tokens get the row's advantage; None: all of them."""
     trains_N: Sequence[bool]
     """False for rows that are only compared with: levels that were not sampled."""
+    thinking: Sequence[tuple[int, str | None]] = ()
+    """For each step whose thinking levels were asked for: its rollout, and why they were not weighed, None if they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,16 +114,19 @@ def _level_rows(
     rollout_N: list[int] = []
     mark_N: list[int | None] = []
     trains_N: list[bool] = []
+    thinking: list[tuple[int, str | None]] = []
     annotations = (annotations for group in groups for annotations in _by_rollout(group))
     num_steps = 0
     for number, (rollout, own) in enumerate(zip(rollouts, annotations, strict=True)):
-        expanded = levels_by_step(rollout, own, estimator.name, signal)
+        looked = looked_at(rollout, own, estimator.name, signal)
+        expanded = looked.levels
         alternatives: dict[tuple[int, int], int] = {}
         if estimator.facts.trains_injected:
             # Only where all four are known: an alternative that was not weighed would carry the whole credit of the episode.
             rollout, alternatives = with_alternatives(rollout, {index: levels for index, levels in expanded.items() if is_complete(levels)})
         shown.append(rollout)
         for step in _own_steps(rollouts[number]):
+            thinking.append((number, looked.lacking(step.index)))
             for row, level in enumerate(expanded.get(step.index, (Level(level=_level_said(step)),))):
                 mark = step.number if level.chosen else alternatives.get((step.index, row))
                 columns["rewards"].append(float(rewards_R[number]))
@@ -136,7 +141,7 @@ def _level_rows(
                 mark_N.append(mark)
                 trains_N.append(level.chosen or mark is not None)
             num_steps += 1
-    return CreditRows(rollouts=shown, columns=columns, rollout_N=rollout_N, mark_N=mark_N, trains_N=trains_N)
+    return CreditRows(rollouts=shown, columns=columns, rollout_N=rollout_N, mark_N=mark_N, trains_N=trains_N, thinking=thinking)
 
 
 def _level_said(step: _Step) -> int:
@@ -179,7 +184,13 @@ def _value(rollout: Rollout, step: _Step, name: str) -> float:
 
 
 def _by_rollout(group: Group) -> Iterator[list[Annotation]]:
-    """The annotations of each member."""
+    """The annotations of each member. InvalidError for two of one name about the same step: either could be the wrong one."""
+    by_key: dict[tuple[str, str, int | None], Annotation] = {}
+    for found in group.annotations:
+        if (found.rollout_uid, found.name, found.step) in by_key:
+            about = "" if found.step is None else f"step {found.step} of "
+            raise InvalidError(f"there are two annotations {found.name!r} of {about}rollout {found.rollout_uid}")
+        by_key[found.rollout_uid, found.name, found.step] = found
     for rollout in group.rollouts:
         yield [found for found in group.annotations if found.rollout_uid == rollout.rollout_uid]
 

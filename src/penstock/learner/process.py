@@ -20,7 +20,7 @@ from penstock.learner.config import LearnerConfig
 from penstock.learner.credit import AlgorithmConfig, config_digest, flat_config
 from penstock.learner.loop import train
 from penstock.learner.reports import Reporter
-from penstock.learner.selection import select, trained_samples
+from penstock.learner.selection import select, trained
 from penstock.learner.step import Learner, StepResult
 from penstock.metrics import JsonlSink, Metrics
 from penstock.models import keep_weights, load_model, weights_digest, weights_path
@@ -194,8 +194,9 @@ class Life:
         """Filter, give credit and pack."""
         algorithm = self._config.algorithm
         selection = select(groups, algorithm.filter_options, newest_version=plan.newest_version)
-        self._reporter.batch(groups, selection)
-        return pack(trained_samples(selection, plan, algorithm), tokens_per_row=self._config.tokens_per_row)
+        left = trained(selection, plan, algorithm)
+        self._reporter.batch(groups, selection, left)
+        return pack(left.samples, tokens_per_row=self._config.tokens_per_row)
 
     async def step(self, plan: Plan, example: RlExample) -> StepResult:
         """Train on a batch. A recorded skip is replayed as a skip."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.learner.gate import BIN_NAMES
-from penstock.learner.selection import Selection
+from penstock.learner.selection import Selection, Trained
 from penstock.learner.stats import TokenStats
 from penstock.learner.step import StepResult
 from penstock.metrics import Last, Max, Mean, Metrics, Min, Record, Sum, named
@@ -44,13 +44,14 @@ class Reporter:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._pending: list[Record] = []
+        self._injected: Mapping[str, int] = {}
 
     def waited(self, phase: str, seconds: float) -> None:
         """Seconds that were spent in a phase."""
         self._pending.append(Sum(f"time/{phase}", seconds))
 
-    def batch(self, groups: Sequence[Group], selection: Selection) -> None:
-        """What is in the batch, and what filters took out of it."""
+    def batch(self, groups: Sequence[Group], selection: Selection, trained: Trained) -> None:
+        """What is in the batch, what filters took out of it, and what credit made of the rest."""
         for group in groups:
             env, lengths_G = group.environment, [facts(rollout).sampled_tokens for rollout in group.rollouts]
             self._pending += [
@@ -62,6 +63,12 @@ class Reporter:
                 if (name := selection.refused.get(rollout.rollout_uid)) is not None:
                     self._pending.append(Sum(named("filtered/<env>/<filter>/rollouts", env=env, filter=name), 1))
                     self._pending.append(Mean(named("filtered/<env>/<filter>/length", env=env, filter=name), length))
+
+        self._injected = trained.injected_tokens
+        self._pending += [Sum(named("thinking/<env>/steps", env=env), count) for env, count in trained.thinking_steps.items()]
+        self._pending += [
+            Sum(named("thinking/<env>/lacking/<reason>", env=env, reason=reason), count) for (env, reason), count in trained.thinking_lacking.items()
+        ]
 
     def step(self, plan: Plan, result: StepResult, seconds: float) -> None:
         """What came of the arithmetic."""
@@ -77,6 +84,9 @@ class Reporter:
                 Max("off_policy/lag/max", stats.lag_max),
                 *_token_records("learner", stats),
             ]
+            if self._injected:
+                self._pending.append(Sum("learner/injected_tokens", sum(self._injected.values())))
+                self._pending += [Sum(named("trained/<env>/injected_tokens", env=env), count) for env, count in self._injected.items()]
             for environment, own in stats.environments.items():
                 self._pending += [Sum(named("trained/<env>/tokens", env=environment), own.tokens), *_token_records("trained/<env>", own, env=environment)]
         if found.tokens:

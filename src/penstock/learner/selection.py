@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.batching.filters import Filters, GroupFacts, MemberFacts, refusals
 from penstock.errors import InvariantError
-from penstock.learner.credit import AlgorithmConfig, credit
-from penstock.trace import facts
+from penstock.learner.credit import AlgorithmConfig, credited
+from penstock.learner.credit_rows import CreditRows
+from penstock.trace import facts, injected_tokens
 from penstock.types import Group, Plan, Rollout, RolloutStatus, Sample
 
 
@@ -36,11 +38,41 @@ def select(groups: Sequence[Group], filters: Filters, *, newest_version: int) ->
     return Selection(groups=tuple(kept), refused=refused)
 
 
-def trained_samples(selection: Selection, plan: Plan, algorithm: AlgorithmConfig) -> list[Sample]:
-    """The samples that carry loss, with their advantages, in the order of the plan. None at all if every group was left out."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
+    """What is left to train on."""
+
+    samples: list[Sample]
+    """Those that carry loss, with their advantages, in the order of the plan. None at all if every group was left out."""
+    injected_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Tokens with loss that nobody sampled, by environment. Empty under an estimator that trains none."""
+    thinking_steps: Mapping[str, int] = field(default_factory=dict)
+    """Steps by environment, under an estimator that weighs thinking levels."""
+    thinking_lacking: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Those of them that keep their episode's credit alone, by environment and reason."""
+
+
+def trained(selection: Selection, plan: Plan, algorithm: AlgorithmConfig) -> Trained:
+    """Give credit to what is left of a plan. Members without loss are compared with, and then left out."""
     if not selection.groups:
-        return []
-    return [sample for sample in credit(selection.groups, plan, algorithm) if sample.rollout_uid not in selection.refused]
+        return Trained(samples=[])
+    given = credited(selection.groups, plan, algorithm)
+    rows, is_out = given.rows, selection.refused.keys()
+    steps = [(rows.rollouts[number].environment, lacking) for number, lacking in rows.thinking if rows.rollouts[number].rollout_uid not in is_out]
+    return Trained(
+        samples=[sample for sample in given.samples if sample.rollout_uid not in is_out],
+        injected_tokens=_injected(rows, selection) if algorithm.estimator.facts.trains_injected else {},
+        thinking_steps=Counter(environment for environment, _ in steps),
+        thinking_lacking=Counter((environment, lacking) for environment, lacking in steps if lacking is not None),
+    )
+
+
+def _injected(rows: CreditRows, selection: Selection) -> dict[str, int]:
+    found = dict.fromkeys((rollout.environment for rollout in rows.rollouts), 0)
+    for rollout in rows.rollouts:
+        if rollout.rollout_uid not in selection.refused:
+            found[rollout.environment] += injected_tokens(rollout)
+    return found
 
 
 def _facts(group: Group, newest_version: int) -> GroupFacts:

@@ -2,7 +2,8 @@
 
 An annotation `thinking_levels` of step i (the i-th of `penstock.trace.steps`) has arrays `level`, `confidence`, `cost` and where known `entropy`, one entry
 per level, and the value `chosen`: the level that was sampled. For levels that can be trained it holds injected segments, and in the value `segments` for each
-level the first and the last + 1 of its own among them, or null. A failed one, or one that is not there, is a step that was not expanded.
+level the first and the last + 1 of its own among them, or null. A failed one, or one that is not there, is a step that was not expanded. An annotation
+without a step that failed is about all steps of its rollout.
 """
 
 from __future__ import annotations
@@ -52,15 +53,50 @@ def is_complete(levels: Sequence[Level]) -> bool:
     return len(levels) == NUM_LEVELS and all(math.isfinite(level.confidence) for level in levels)
 
 
-def levels_by_step(rollout: Rollout, annotations: Sequence[Annotation], estimator: str, signal: str = "confidence") -> dict[int, tuple[Level, ...]]:
-    """The levels of each expanded step. ConfigError if nobody has looked at the rollout at all; InvalidError for an annotation that contradicts itself."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What enrichment has found out about the steps of a rollout."""
+
+    levels: Mapping[int, tuple[Level, ...]]
+    """Of each step that was expanded."""
+    failures: Mapping[int | None, str]
+    """Why a step was not; None: why no step of the rollout was."""
+
+    def lacking(self, step: int) -> str | None:
+        """One word for why a step keeps the credit of its episode alone; None: all its levels were weighed."""
+        levels = self.levels.get(step)
+        if levels is None:
+            failure = self.failures.get(step, self.failures.get(None))
+            return "not_expanded" if failure is None else _word(failure)
+        if is_complete(levels):
+            return None
+        return "unscored" if len(levels) == NUM_LEVELS else "not_four_levels"
+
+
+def looked_at(rollout: Rollout, annotations: Sequence[Annotation], estimator: str, signal: str = "confidence") -> Looked:
+    """What the annotations of a rollout say, each about another step.
+
+    ConfigError if nobody has looked at the rollout at all; InvalidError for an annotation that contradicts itself.
+    """
     own = [found for found in annotations if found.name == THINKING_LEVELS]
     if not own:
         raise ConfigError(
             f"algorithm.adv_estimator {estimator} needs the annotation {THINKING_LEVELS!r} on every rollout, and {rollout.rollout_uid} has none: "
             "nothing fills it in, or groups do not wait for it"
         )
-    return {found.step: _levels(found, signal) for found in own if found.failed is None and found.step is not None}
+    return Looked(
+        levels={found.step: _levels(found, signal) for found in own if found.failed is None and found.step is not None},
+        failures={found.step: found.failed for found in own if found.failed is not None},
+    )
+
+
+def _word(reason: str) -> str:
+    """A reason as part of a metric's name.
+
+    >>> _word("No level in the reply!")
+    'no_level_in_the_reply'
+    """
+    return re.sub(r"[^a-z0-9]+", "_", reason.lower()).strip("_")[:48] or "failed"
 
 
 def _levels(annotation: Annotation, signal: str) -> tuple[Level, ...]:

@@ -64,6 +64,7 @@ _SECTIONS: dict[str, str] = {
         learner/effective_sample_size       mean  (sum of ratios)^2 / (tokens x sum of squared ratios): 1 on policy, towards 0 when few tokens weigh all.
         learner/tokens_per_second           mean  Trained tokens per second of the update.
         learner/tokens                      sum   Tokens with loss.
+        learner/injected_tokens             sum   Those of them that nobody sampled: scored alternatives, under an estimator that trains them.
         learner/learning_rate               last  Step size of the optimizer.
         learner/skipped                     sum   Updates that were skipped.
         learner/version                     last  Newest recorded version.
@@ -73,6 +74,7 @@ _SECTIONS: dict[str, str] = {
     """,
     "Trained tokens, per environment": """
         trained/<env>/tokens                sum   Tokens with loss.
+        trained/<env>/injected_tokens       sum   See `learner/injected_tokens`.
         trained/<env>/entropy               mean  As `learner/entropy`, and so on with the other names.
         trained/<env>/clip_frac             mean  See `learner/clip_frac`.
         trained/<env>/clipped/<bound>       mean  See `learner/clipped/<bound>`.
@@ -86,6 +88,8 @@ _SECTIONS: dict[str, str] = {
         trained/<env>/effective_sample_size mean  See `learner/effective_sample_size`.
         filtered/<env>/<filter>/rollouts    sum   Rollouts of planned groups that a filter took the loss from, in the learner.
         filtered/<env>/<filter>/length      mean  Their sampled tokens; `batches/<env>/length` has those of all.
+        thinking/<env>/steps                sum   Steps of trained rollouts, under an estimator that weighs thinking levels.
+        thinking/<env>/lacking/<reason>     sum   Those that keep their episode's credit alone: not_expanded, unscored, not_four_levels, or why it failed.
     """,
     "Freshness and agreement": """
         off_policy/lag/mean                 mean  Newest published version minus that of a trained token.

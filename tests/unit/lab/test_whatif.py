@@ -19,7 +19,7 @@ from tests.unit.lab.conftest import ALGORITHM, LEARNER, RUN, UPDATES, rollout
 from penstock.cli import main
 from penstock.errors import ConfigError, UnknownError
 from penstock.lab.whatif import Settings, WhatIf, whatif
-from penstock.lab.whatif_stats import Selected, compare
+from penstock.lab.whatif_stats import Filtered, Selected, compare
 from penstock.learner.config import LossConfig
 from penstock.learner.credit import AlgorithmConfig
 from penstock.orchestrator.rundir import RunDir
@@ -56,7 +56,10 @@ def test_a_filter_drops_the_rollouts_that_it_refuses_and_is_named(run_dir: Path)
     (everything,) = asked(run_dir, AlgorithmConfig(filters={"over_long": {"max_tokens": 1}}), updates=(1, 2)).comparisons
     assert (everything.as_run.rollouts, everything.as_run.tokens) == (4, 8)
     changed = everything.changed
-    assert (changed.updates, changed.groups, changed.rollouts, changed.tokens, changed.filtered) == (0, 0, 0, 0, {"over_long": 4})
+    assert (changed.updates, changed.groups, changed.rollouts, changed.tokens) == (0, 0, 0, 0)
+    assert changed.filtered == {"over_long": Filtered(rollouts=4, length=2.0, longest=2)}
+    assert (changed.length, changed.longest) == (None, None)
+    assert (everything.as_run.length, everything.as_run.longest) == (2.0, 2)
     assert (changed.advantage_mean, changed.zero_rollouts, changed.loss) == (None, None, None)
     assert (everything.tokens_in_both, everything.correlation, everything.sign_agreement) == (0, None, None)
 

@@ -10,7 +10,7 @@ from penstock.batching import pack
 from penstock.learner.config import LossConfig
 from penstock.learner.credit import AlgorithmConfig
 from penstock.learner.reports import Reporter
-from penstock.learner.selection import select, trained_samples
+from penstock.learner.selection import Trained, select, trained
 from penstock.learner.step import StepResult
 from penstock.metrics import MemorySink, Metrics
 from penstock.trace import Recorder
@@ -55,8 +55,8 @@ PLAN = Plan(run="run", update=0, term=1, groups=(), newest_version=1, tokens=0, 
 def given(**filters: dict[str, float] | None) -> dict[str, float]:
     """Advantage of each rollout that trains."""
     algorithm = AlgorithmConfig(adv_estimator="grpo", options={"norm": "mean_norm"}, filters=filters)
-    samples = trained_samples(select(GROUPS, algorithm.filter_options, newest_version=PLAN.newest_version), PLAN, algorithm)
-    return {sample.rollout_uid: float(sample.advantages[-1]) for sample in samples}
+    left = trained(select(GROUPS, algorithm.filter_options, newest_version=PLAN.newest_version), PLAN, algorithm)
+    return {sample.rollout_uid: float(sample.advantages[-1]) for sample in left.samples}
 
 
 def test_without_filters_everybody_trains() -> None:
@@ -89,7 +89,7 @@ def test_a_replay_measures_age_at_the_plan_and_not_now() -> None:
 def test_what_was_left_out_is_told_by_filter_and_length() -> None:
     sink = MemorySink()
     reporter = Reporter(Metrics(sink))
-    reporter.batch(GROUPS, select(GROUPS, {"zero_variance": {}, "over_long": {"max_tokens": 8}}, newest_version=1))
+    reporter.batch(GROUPS, select(GROUPS, {"zero_variance": {}, "over_long": {"max_tokens": 8}}, newest_version=1), Trained(samples=[]))
     reporter.step(PLAN, StepResult(kind="skipped", reason="no_loss"), 1.0)
     told = dict(sink.emissions[0].values)
     assert told["filtered/env/zero_variance/rollouts"] == 2

@@ -11,6 +11,11 @@ from penstock.advantages import copo, gigpo, rlvcr
 from penstock.advantages.config import GigpoConfig, RlvcrConfig
 from penstock.errors import ConfigError, InvalidError
 from penstock.learner.credit import AlgorithmConfig, credit
+from penstock.learner.reports import Reporter
+from penstock.learner.selection import Selection, trained
+from penstock.learner.stats import StepStats
+from penstock.learner.step import StepResult
+from penstock.metrics import MemorySink, Metrics
 from penstock.trace import Recorder
 from penstock.types import (
     Annotation,
@@ -267,6 +272,58 @@ def test_copo_does_not_train_the_alternatives_of_a_step_whose_scoring_failed() -
     note = replace(whole, arrays={**whole.arrays, "confidence": confidence})
     found = credit([group(WIN, LOSE, annotations=(note, failed(1, None)))], PLAN, AlgorithmConfig(adv_estimator="copo"))
     assert {tuple(sample.ids[sample.loss_mask].tolist()) for sample in found} == {(10, 11, 10, 11, 12), (10, 10, 11)}
+
+
+def told(config: AlgorithmConfig, notes: tuple[Annotation, ...], refused: dict[str, str] | None = None) -> dict[str, float]:
+    """Metrics of an update on WIN and LOSE."""
+    groups = (group(WIN, LOSE, annotations=notes),)
+    selection = Selection(groups=groups, refused=refused or {})
+    left = trained(selection, PLAN, config)
+    num_tokens = sum(int(sample.loss_mask.sum()) for sample in left.samples)
+    sink = MemorySink()
+    reporter = Reporter(Metrics(sink))
+    reporter.batch(groups, selection, left)
+    reporter.step(PLAN, StepResult(kind="applied", stats=stats_of(num_tokens)), 1.0)
+    return dict(sink.emissions[0].values)
+
+
+def stats_of(tokens: int) -> StepStats:
+    ones = dict.fromkeys(("entropy", "clip_frac", "ratio_mean", "ratio_min", "ratio_max", "kl_k1", "kl_k2", "kl_k3", "effective_sample_size"), 1.0)
+    return StepStats(tokens=tokens, loss=0.0, grad_norm=0.0, lr=0.0, packed_tokens=tokens, lag_mean=0.0, lag_max=0, **ones)  # type: ignore[arg-type]
+
+
+def test_tokens_that_nobody_sampled_are_counted_where_they_are_trained() -> None:
+    segments = (alternative(1, [31]), alternative(1, [21, 22]))
+    notes = (expanded(0, 0, chosen=1, segments=segments, spans=[None, [1, 2], [0, 1], None]), failed(1, None))
+    found = told(AlgorithmConfig(adv_estimator="copo"), notes)
+    assert (found["learner/injected_tokens"], found["trained/env/injected_tokens"], found["learner/tokens"]) == (3, 3, 5 + 3 + 3)
+    # Who is filtered out trains nothing, alternatives included; who trains none does not speak of them.
+    assert told(AlgorithmConfig(adv_estimator="copo"), notes, {"r0": "over_long"})["learner/injected_tokens"] == 0
+    assert "learner/injected_tokens" not in told(AlgorithmConfig(adv_estimator="rlvcr"), notes)
+
+
+def test_steps_whose_levels_were_not_weighed_are_counted_by_reason() -> None:
+    whole = expanded(0, 0, chosen=1)
+    confidence = np.array([0.5, 0.5, np.nan, 0.5])
+    three = {name: array[:3] for name, array in whole.arrays.items()}
+    for notes, lacking in (
+        ((whole, failed(0, 1), failed(1, None)), {"no_level_in_the_reply": 3}),
+        ((replace(whole, arrays={**whole.arrays, "confidence": confidence}), failed(1, 0)), {"unscored": 1, "not_expanded": 2, "no_level_in_the_reply": 1}),
+        ((replace(whole, arrays=three), expanded(0, 1, chosen=2), expanded(1, 0, chosen=4)), {"not_four_levels": 1, "not_expanded": 1}),
+    ):
+        for name in ("rlvcr", "copo"):
+            found = told(AlgorithmConfig(adv_estimator=name), notes)
+            assert found["thinking/env/steps"] == 4
+            assert {key.rpartition("/")[2]: value for key, value in found.items() if key.startswith("thinking/env/lacking/")} == lacking
+
+
+def test_two_annotations_of_one_step_are_refused() -> None:
+    notes = (expanded(0, 0, chosen=1), expanded(0, 0, chosen=2), failed(1, None))
+    with pytest.raises(InvalidError, match="there are two annotations 'thinking_levels' of step 0 of rollout r0"):
+        credit([group(WIN, LOSE, annotations=notes)], PLAN, AlgorithmConfig(adv_estimator="rlvcr"))
+    greedy = Annotation(run="run", rollout_uid="r0", name="greedy", values={"reward": 1.0})
+    with pytest.raises(InvalidError, match="there are two annotations 'greedy' of rollout r0"):
+        credit([group(WIN, LOSE, annotations=(greedy, replace(greedy, values={"reward": 0.0})))], PLAN, AlgorithmConfig(adv_estimator="remax"))
 
 
 def test_an_annotation_that_does_not_fit_together_is_refused_with_its_place() -> None:
