@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,12 +14,13 @@ from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.intake import Intake, rollout_intakes
-from penstock.buffer.routes.reading import RUN, body_of, check_count, check_run, check_wait, content_type, id_of, query_number, run_of
+from penstock.buffer.routes.reading import RUN, body_of, check_count, check_run, check_wait, content_type, form_of, id_of, query_number, run_of
 from penstock.buffer.service import BufferService
 from penstock.errors import InputError, InvalidError, LimitError
-from penstock.httpd import Scope, msgpack_reply, reply
+from penstock.httpd import DirectReply, DirectRequest, Scope, msgpack_reply, reply
+from penstock.httpd.direct import told
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
-from penstock.httpd.replies import ErrorFacts, error_headers
+from penstock.httpd.replies import ErrorFacts
 from penstock.types import JournalEntry, Rollout, SessionRecord
 from penstock.wire import check_id, join_items, split_items
 
@@ -97,12 +99,12 @@ async def _release_session(service: BufferService, request: Request) -> Response
     return reply(await service.told(lambda buffer: buffer.release(run, session)))
 
 
-async def _write_rollouts(service: BufferService, request: Request) -> Response:
+async def _write_rollouts(service: BufferService, request: DirectRequest) -> DirectReply:
     """Each rollout is answered on its own. The status tells of a refusal only if nothing at all was taken: then it is that of the first."""
-    run, form = run_of(request), content_type(request)
+    run, form = check_id(request.head.params["run"], "run"), form_of(request.head.header(b"content-type"))
     if not service.buffer.has(run):
         await check_run(service, run)
-    bodies = split_items(await request.body(), form)
+    bodies = split_items(request.body, form)
     # From here to the decision nothing else is decided, so that the order of these times is that of the decisions.
     now = service.now()
     came = rollout_intakes(run, bodies, form, now)
@@ -113,9 +115,9 @@ async def _write_rollouts(service: BufferService, request: Request) -> Response:
     answers = tuple([_written(intake, outcome) for intake, outcome in zip(came, outcomes, strict=True)])
     first = next(iter(outcomes), None)
     if not isinstance(first, InputError) or not all(isinstance(outcome, InputError) for outcome in outcomes):
-        return reply(api.WrittenAll(rollouts=answers))
-    facts = ErrorFacts(code=first.code, message=str(first), request_id=request.state.request_id)
-    return reply(api.WrittenNone(error=facts, rollouts=answers), first.http_status, error_headers(first))
+        return DirectReply(msgspec.json.encode(api.WrittenAll(rollouts=answers)))
+    facts = ErrorFacts(code=first.code, message=str(first), request_id=request.request_id)
+    return told(first, api.WrittenNone(error=facts, rollouts=answers))
 
 
 def _written(intake: Intake | InputError, outcome: law.Accepted | InputError) -> api.Written:
@@ -197,7 +199,8 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
     Operation(
         method="POST",
         path=RUN + "/rollouts",
-        call=_write_rollouts,
+        call=None,
+        direct=_write_rollouts,
         needs=Scope.PRODUCE,
         summary="Store rollouts. Durable when it is answered; the same again changes nothing.",
         text=(

@@ -70,7 +70,13 @@ async def body_of(request: Request, noun: type[T]) -> T:
 
 def content_type(request: Request, *, msgpack: bool = True) -> ContentType:
     """The form of the body. Raises `MediaTypeError` for one that is not read."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    given = request.headers.get("content-type")
+    return form_of(None if given is None else given.encode("latin1"), msgpack=msgpack)
+
+
+def form_of(content_type: bytes | None, *, msgpack: bool = True) -> ContentType:
+    """The form of a body, by its header. Raises `MediaTypeError` for one that is not read."""
+    kind = (b"application/json" if content_type is None else content_type).decode("latin1").partition(";")[0].strip().lower()
     if kind == "application/json":
         return "json"
     if msgpack and kind in ("application/msgpack", "application/x-msgpack"):
