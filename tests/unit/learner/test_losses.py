@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -194,6 +195,15 @@ def test_estimates_of_a_kl_have_its_mean_and_its_gradient_over_the_whole_vocabul
         (gradient,) = torch.autograd.grad(mean, logits, retain_graph=True)
         assert math.isclose(mean.item(), exact.item(), rel_tol=1e-9) is is_unbiased
         assert torch.allclose(gradient, exact_gradient, rtol=1e-9, atol=1e-12) is is_downhill
+
+
+def test_a_kl_near_the_reference_is_never_negative_in_fp32_either() -> None:
+    differences = torch.tensor([1e-4, -1e-4, 2e-4, 3e-5, 0.0])
+    near = LossInputs(
+        logprobs_L=differences, behaviour_logprobs_L=differences, advantages_L=differences, sample_ids_L=torch.arange(5), reference_logprobs_L=torch.zeros(5)
+    )
+    # d^2 / 2 up to d^3 / 6.
+    np.testing.assert_allclose(kl_estimates(near, "k3"), differences.double().square() / 2, rtol=2e-2, atol=1e-12)
 
 
 def test_without_coefficients_nothing_is_added() -> None:

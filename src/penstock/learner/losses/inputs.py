@@ -50,7 +50,16 @@ Loss = Callable[[LossInputs, LossConfig], TokenLosses]
 
 def ratios_of(logprobs_L: torch.Tensor, behaviour_logprobs_L: torch.Tensor) -> torch.Tensor:
     """exp(logprob - behaviour logprob), finite with a finite gradient."""
-    return (logprobs_L - behaviour_logprobs_L).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT).exp()
+    return _log_ratios(logprobs_L, behaviour_logprobs_L).exp()
+
+
+def ratios_less_one(logprobs_L: torch.Tensor, behaviour_logprobs_L: torch.Tensor) -> torch.Tensor:
+    """`ratios_of` - 1, exact for ratios near 1 too, where the subtraction would leave nothing but rounding."""
+    return _log_ratios(logprobs_L, behaviour_logprobs_L).expm1()
+
+
+def _log_ratios(logprobs_L: torch.Tensor, behaviour_logprobs_L: torch.Tensor) -> torch.Tensor:
+    return (logprobs_L - behaviour_logprobs_L).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
 
 
 def constant_weights(inputs: LossInputs, level: str) -> torch.Tensor:

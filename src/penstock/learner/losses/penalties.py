@@ -6,7 +6,7 @@ import torch
 
 from penstock.errors import InvariantError
 from penstock.learner.config import KlEstimator, LossConfig
-from penstock.learner.losses.inputs import LossInputs, ratios_of
+from penstock.learner.losses.inputs import LossInputs, ratios_less_one
 
 
 def penalties(inputs: LossInputs, config: LossConfig) -> torch.Tensor | None:
@@ -41,6 +41,6 @@ def kl_estimates(inputs: LossInputs, estimator: KlEstimator) -> torch.Tensor:
     if estimator == "k2":
         return differences_L.square() / 2
     if estimator == "k3":
-        return ratios_of(inputs.reference_logprobs_L, inputs.logprobs_L) - 1 + differences_L
+        return ratios_less_one(inputs.reference_logprobs_L, inputs.logprobs_L) + differences_L
     costs_L = inputs.constant_logprobs_L - inputs.reference_logprobs_L
     return costs_L * (1 + inputs.logprobs_L - inputs.constant_logprobs_L)
