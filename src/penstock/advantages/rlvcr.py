@@ -107,7 +107,7 @@ def _scores(column_N: Float64Array, cost: npt.ArrayLike, steps: Steps, *, signal
     if len(bad_M):
         raise ValueError(f"cost[{bad_M[0]}] is {cost_N[bad_M[0]]}; it must be a finite number, 0 or more, where a step has four levels")
     quality_N = column_N if signal == "confidence" else _negated_entropies(column_N)
-    saved_N = 0.5 - np.minimum(np.nan_to_num(cost_N) / cost_max, 1.0)
+    saved_N = 0.5 - np.minimum(np.nan_to_num(cost_N), cost_max) / cost_max
     return saturated_sum(np.nan_to_num(quality_N), saturated(saved_N, alpha))
 
 

@@ -32,6 +32,12 @@ def test_thinking_costs_its_share_of_the_most_that_is_counted() -> None:
     np.testing.assert_allclose(halved[3] - halved[0], -0.5, atol=1e-15)
 
 
+def test_a_cost_far_beyond_the_most_that_is_counted_overflows_nothing() -> None:
+    with np.errstate(all="raise"):
+        found = thinking_advantages([0.5] * 4, [0.0, 0.0, 0.0, 1.7e308], [7] * 4, thinking_cost_alpha=1.0, cost_max=1e-300)
+    assert found.tolist() == [0.25, 0.25, 0.25, -0.75]
+
+
 def test_mean_std_norm_divides_both_parts() -> None:
     found = rlvcr(REWARDS, GROUP, CONFIDENCE, COST, THINKING, mode="mean_std_norm")
     episode = 0.5 / (0.5**0.5 + 1e-6)
