@@ -16,6 +16,7 @@ from penstock.errors import ConflictError, CorruptError, InvalidError, Invariant
 from penstock.types import (
     AnnotationRecord,
     ArchiveFile,
+    Arrival,
     CheckpointRecord,
     CutRequest,
     GroupRecord,
@@ -38,6 +39,7 @@ from penstock.types import (
     RunRecord,
     SessionRecord,
     Snapshot,
+    SpentGroups,
     Tally,
     TermRecord,
     Version,
@@ -185,6 +187,33 @@ class StoreContract:
         store = rig.open()
         assert [found.order for found in store.groups_since("demo", -1)] == [2, 1, 0]
         assert [found.order for found in store.groups_since("demo", 2)] == [0]
+        store.close()
+
+    def test_groups_that_are_spent_together_come_back_as_if_each_was_written_again(self, rig: Rig) -> None:
+        store = rig.open()
+        ready = [group(index, GroupState.READY, ready_order=index, ready_at=2.0, tokens=5, arrival=Arrival(instance="i", rewards=(1.0,))) for index in range(600)]
+        store.submit((RUN, *ready[:599]))
+        rig.settle(store)
+        taken = SpentGroups(run="demo", lease="read-1", spent_at=3.25, groups=tuple(ready[1:]))
+        after = [taken.after(each) for each in ready[1:]]
+        with rig.hold(store):
+            # The last is not durable as a ready one either.
+            store.submit(ready[599:])
+            store.submit([taken])
+            assert [store.group("demo", each.id) for each in (ready[0], ready[1], ready[599])] == [ready[0], after[0], after[-1]]
+            assert len(list(store.scan_groups("demo"))) == 599
+        rig.settle(store)
+        store.submit([replace(after[3], archive="a.parquet")])
+        store.close()
+        store = rig.open()
+        assert list(store.scan_groups("demo")) == [ready[0], *after[:3], replace(after[3], archive="a.parquet"), *after[4:]]
+        assert store.group("demo", "src/0/9") == after[8]
+        snapshot = store.load("demo")
+        assert snapshot is not None
+        assert snapshot.groups == (ready[0],)
+        assert snapshot.tallies["digits", Purpose.TRAIN].groups == {(GroupState.READY, None): 1, (GroupState.SPENT, None): 599}
+        assert store.settled_groups("demo", 5) == (*after[:3], *after[4:6])
+        assert len(store.groups_since("demo", 590)) == 9
         store.close()
 
     # Records come back

@@ -18,7 +18,7 @@ from tests.services.store_contract import ONE_OF_EACH, RUN, StoreContract, entry
 
 from penstock.buffer.store import Bounds, SqliteStore, Store
 from penstock.errors import CorruptError, InvalidError, InvariantError, LimitError, StoreError, StoreFullError, UnknownError
-from penstock.types import ArrivedItem, GroupState, MemberState, Record
+from penstock.types import ArrivedItem, GroupState, MemberState, Record, SpentGroups
 
 
 class SqliteRig:
@@ -324,6 +324,43 @@ def test_a_column_that_does_not_follow_from_its_record_is_not_believed(path: Pat
     snapshot = store.load("demo")
     assert snapshot is not None
     assert snapshot.groups == (group(1),)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ("spent = CAST(replace(CAST(spent AS TEXT), 'read-1', 'read-2') AS BLOB)", "checksum"),
+        ("spent = 'read-1'", "checksum"),
+        ("spent = NULL", "columns that are not its own"),
+        ("state = 'ready'", "columns that are not its own"),
+        ("to_archive = NULL", "columns that are not its own"),
+        ("body = x'00'", "checksum"),
+    ],
+)
+def test_a_group_that_a_read_took_is_checked_as_any_other(path: Path, damage: str, sentence: str) -> None:
+    ready = [group(index, GroupState.READY, ready_order=index) for index in range(2)]
+    store = SqliteStore(path)
+    store.submit([RUN, *ready])
+    store.submit([SpentGroups(run="demo", lease="read-1", spent_at=2.5, groups=tuple(ready))])
+    store.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"UPDATE groups SET {damage} WHERE id = 'src/0/0'")
+    connection.close()
+    store = SqliteStore(path)
+    with pytest.raises(CorruptError, match=sentence):
+        store.group("demo", "src/0/0")
+    assert [found.id for found in store.scan_groups("demo")] == ["src/0/1"]
+    store.close()
+
+
+def test_a_group_that_is_not_ready_cannot_be_taken(path: Path) -> None:
+    store = SqliteStore(path)
+    store.submit([RUN, group(0), group(1, GroupState.READY)])
+    refused = store.submit([SpentGroups(run="demo", lease="read-1", spent_at=2.5, groups=(group(0), group(1)))])
+    with pytest.raises(InvariantError, match="not there"):
+        refused.result(timeout=30)
+    assert [found.state for found in store.scan_groups("demo")] == [GroupState.OPEN, GroupState.READY]
     store.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock.buffer.store.places import spread
 from penstock.buffer.store.protocol import Store
 from penstock.types import (
     CheckpointRecord,
@@ -77,6 +78,7 @@ class Audit:
 
     def see(self, records: Sequence[Record]) -> None:
         """One decision of the buffer, before it is durable."""
+        records = spread(records)
         before = {record.id: self.groups.get(record.id) for record in records if isinstance(record, GroupRecord)}
         newest = self.newest_version
         for record in records:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from penstock import ledger as law
 from penstock.ledger import BatchReport, EnvironmentReport, Ledger
 from penstock.metrics import JsonlSink, Last, Mean, Metrics, Record, Sum, named
-from penstock.types import GroupRecord, GroupState, LeaseRecord, Plan, Purpose
+from penstock.types import GroupRecord, GroupState, LeaseRecord, Plan, Purpose, SpentGroups
 from penstock.types import Record as LedgerRecord
 
 
@@ -21,6 +21,7 @@ def report_of(ledger: Ledger, records: Sequence[LedgerRecord]) -> BatchReport | 
     assert isinstance(made, Plan | LeaseRecord)
     chosen = {planned.id for planned in made.groups}
     touched = [ledger.groups[record.id] for record in records if isinstance(record, GroupRecord) and record.id in ledger.groups]
+    touched += [group for record in records if isinstance(record, SpentGroups) for group in record.groups]
     ready = [group for group in touched if group.state is GroupState.READY and group.purpose is Purpose.TRAIN]
     return law.batch_report(
         ledger.pools,

@@ -33,6 +33,7 @@ from penstock.types import (
     RunRecord,
     SessionRecord,
     Snapshot,
+    SpentGroups,
     TermRecord,
     Version,
 )
@@ -164,6 +165,8 @@ class Ledger:
                     self._apply_item(record)
                 case GroupRecord():
                     self._apply_group(record)
+                case SpentGroups():
+                    self._apply_spent(record)
                 case MemberRecord():
                     self._apply_member(record)
                 case RolloutRecord():
@@ -222,6 +225,22 @@ class Ledger:
             counts.ready_groups += 1
             counts.ready_tokens += group.tokens
         self._index_group(group)
+
+    def _apply_spent(self, spent: SpentGroups) -> None:
+        """As if the record of each group came by itself; what they have in common is done once."""
+        by_environment: dict[str, list[GroupRecord]] = {}
+        for group in spent.groups:
+            by_environment.setdefault(group.environment, []).append(group)
+            del self.groups[group.id]
+        for environment, groups in by_environment.items():
+            counts = self.counts_of(environment, Purpose.TRAIN)
+            counts.groups[GroupState.READY, None] -= len(groups)
+            counts.groups[GroupState.SPENT, None] += len(groups)
+            counts.held_tokens -= sum([group.credit for group in groups])
+            counts.held_groups -= sum([group.credit > 0 for group in groups])
+            self.pools.take_all(environment, groups)
+            self.trays.take_ready(groups)
+            self.ready[environment].remove_all([ready_key(group) for group in groups])
 
     def _unindex_group(self, old: GroupRecord) -> None:
         if old.arrival is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -82,6 +82,10 @@ class Pool:
         self.groups += sign
         self.rollouts += sign * group.usable
         self.tokens += sign * group.tokens
+        self.add_versions(group, sign)
+
+    def add_versions(self, group: GroupRecord, sign: int) -> None:
+        """Count the sampled tokens of a group."""
         for version, tokens in group.version_tokens:
             self.by_version[version] += sign * tokens
             if not self.by_version[version]:
@@ -104,6 +108,16 @@ class Pools:
         """It no longer is."""
         if _counts(group):
             self.ready[group.environment].add(group, -1)
+
+    def take_all(self, environment: str, groups: Sequence[GroupRecord]) -> None:
+        """Groups of an environment that were ready for training no longer are."""
+        pool = self.ready[environment]
+        pool.groups -= len(groups)
+        pool.rollouts -= sum([group.usable for group in groups])
+        pool.tokens -= sum([group.tokens for group in groups])
+        for group in groups:
+            if group.version_tokens:
+                pool.add_versions(group, -1)
 
     def accept(self, group: GroupRecord, rollout: RolloutRecord) -> None:
         """A rollout was stored for a group."""

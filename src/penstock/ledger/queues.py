@@ -65,8 +65,20 @@ class ReadyQueue(Sequence[ReadyKey]):
         place = bisect_left(self._keys, key, lo=self._start)
         if place != self._start:
             del self._keys[place]
-            return
-        self._start += 1
+        else:
+            self._take_first(1)
+
+    def remove_all(self, keys: Sequence[ReadyKey]) -> None:
+        """Take many keys out. They must be there. Costs little if they are the first ones, in order."""
+        if self._keys[self._start : self._start + len(keys)] == list(keys):
+            self._take_first(len(keys))
+        else:
+            gone = set(keys)
+            self._keys = [key for key in self if key not in gone]
+            self._start = 0
+
+    def _take_first(self, count: int) -> None:
+        self._start += count
         if 2 * self._start > len(self._keys):
             del self._keys[: self._start]
             self._start = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from penstock.ledger.states import ENDED
@@ -56,6 +57,15 @@ class Trays:
         self.num_bytes -= arrival.num_bytes if tray is None else tray.num_bytes
         if takes_items(group):
             self.taking.pop((group.environment, group.problem_id), None)
+
+    def take_ready(self, groups: Iterable[GroupRecord]) -> None:
+        """Groups that were ready have ended."""
+        for group in groups:
+            if group.arrival is not None:
+                self.num_items -= len(group.arrival.rewards)
+                self.num_bytes -= group.arrival.num_bytes
+                if takes_items(group):
+                    self.taking.pop((group.environment, group.problem_id), None)
 
     def fill(self, item: ArrivedItem | RolloutRecord) -> None:
         """An item was stored; one that came too late has no tray."""

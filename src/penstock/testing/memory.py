@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from penstock import ledger as law
 from penstock.ledger import Decision, Ledger
-from penstock.types import AnnotationRecord, ArrivedItem, GroupRecord, Laws, LeaseRecord, MemberRecord, Plan, RolloutRecord
+from penstock.types import AnnotationRecord, ArrivedItem, GroupRecord, Laws, LeaseRecord, MemberRecord, Plan, RolloutRecord, SpentGroups
 
 T = TypeVar("T")
 
@@ -33,6 +33,8 @@ class Memory:
             match record:
                 case GroupRecord():
                     self.stored_groups[record.id] = record
+                case SpentGroups():
+                    self.stored_groups |= {group.id: record.after(group) for group in record.groups}
                 case RolloutRecord():
                     self.stored_rollouts[record.uid] = record
                 case ArrivedItem():

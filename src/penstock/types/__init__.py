@@ -11,7 +11,7 @@ Read it as a glossary, in this order:
 Nothing here has a clock, a file or a socket, and nothing here imports another part.
 """
 
-from penstock.types.arrivals import ArrivedItem
+from penstock.types.arrivals import ArrivedItem, SpentGroups, spent_group
 from penstock.types.batch import RlExample, Sample, TensorEntry, WeightManifest
 from penstock.types.episodes import (
     Annotation,
@@ -97,6 +97,7 @@ __all__ = [
     "SessionRecord",
     "Snapshot",
     "Source",
+    "SpentGroups",
     "StepData",
     "StepFacts",
     "Tally",
@@ -109,4 +110,5 @@ __all__ = [
     "VersionRun",
     "WeightManifest",
     "kept_segments",
+    "spent_group",
 ]

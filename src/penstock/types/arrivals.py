@@ -1,20 +1,20 @@
-"""Items of groups that nobody opens: what is kept of one."""
+"""Items of groups that nobody opens: what is kept of one, and of groups that were read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.types.episodes import RolloutStatus
-from penstock.types.groups import MemberRecord, MemberState, RolloutRecord
+from penstock.types.groups import GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
 from penstock.types.kept import Payload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ArrivedItem:
     """An item that has arrived: its bytes, its place in a group, and what the laws look at.
 
     One record, because thousands come in a second. Look-ups give what it stands for: a rollout, the slot that was issued for it and settled at
-    once, and the payload. Written once and never replaced.
+    once, and the payload. Written once and never replaced. (Not frozen only because that triples the price of making one.)
     """
 
     run: str
@@ -68,3 +68,26 @@ class ArrivedItem:
     def payload(self) -> Payload:
         """Its bytes."""
         return Payload(run=self.run, uid=self.uid, content_type="json", body=self.body, digest=self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentGroups:
+    """Groups that were ready for training and were given away for good, under one lease and at one moment.
+
+    One record, because a read takes thousands. Look-ups give each group as it is afterwards.
+    """
+
+    run: str
+    lease: str
+    spent_at: float
+    groups: tuple[GroupRecord, ...]
+    """As they were: ready."""
+
+    def after(self, group: GroupRecord) -> GroupRecord:
+        """One of the groups as it is now."""
+        return spent_group(group, self.lease, self.spent_at)
+
+
+def spent_group(group: GroupRecord, lease: str, spent_at: float) -> GroupRecord:
+    """A ready group after it was given away: bound and spent at once."""
+    return replace(group, state=GroupState.SPENT, bound_at=spent_at, lease=lease, credit=0, ended_at=spent_at)

@@ -8,6 +8,7 @@ Every record belongs to one run, has a key inside it, and is stored whole; writi
     (g, m)     MemberRecord         one slot of a group
     uid        RolloutRecord        one stored try at a slot; its bytes are the Payload of the same uid
     uid        ArrivedItem          an item of the compatible routes: slot, rollout and bytes in one
+    groups     SpentGroups          groups that a read took, each as if its record was written again
     (u, n, s)  AnnotationRecord     one annotation; its bytes are a Payload too
     session    SessionRecord        a worker that claims slots and must be heard of
     lease      LeaseRecord          groups that an outside consumer has, for a time or for good
@@ -26,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.types.arrivals import ArrivedItem
+from penstock.types.arrivals import ArrivedItem, SpentGroups
 from penstock.types.episodes import Purpose
 from penstock.types.groups import AnnotationRecord, GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
 from penstock.types.kept import ArchiveFile, JournalEntry, Moved, Payload
@@ -107,6 +108,7 @@ Record = (
     | LeaseRecord
     | ReaderRecord
     | ArrivedItem
+    | SpentGroups
 )
 """Anything a store keeps."""
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from penstock.buffer.store._bulk import write_rows
 from penstock.buffer.store._items import forget_bodies, item_row, write_item, write_items
 from penstock.buffer.store._rows import (
+    GROUPS,
     JOURNAL_COLUMNS,
     MEMBERS,
     PAYLOAD_COLUMNS,
+    SPEND,
     TABLES,
     Row,
     journal_key,
@@ -26,9 +29,10 @@ from penstock.buffer.store._rows import (
     moved_row,
     payload_of,
     payload_row,
+    spent_rows,
 )
 from penstock.errors import ConflictError, CorruptError, InvalidError, InvariantError, PenstockError
-from penstock.types import ArrivedItem, JournalEntry, Moved, Payload, Record
+from penstock.types import ArrivedItem, JournalEntry, Moved, Payload, Record, SpentGroups
 
 R = TypeVar("R")
 
@@ -38,11 +42,16 @@ _INSERT_ENTRY = f"INSERT INTO journal ({JOURNAL_COLUMNS}) VALUES (?, ?, ?, ?, ?)
 _MOVE = _INSERT_PAYLOAD.replace("INSERT", "INSERT OR REPLACE", 1)
 _PROBE = "UPDATE probes SET count = count + 1"
 # Groups stand before members, which look at them.
-_KEY_LENGTHS = {table.write: len(table.key) for table in TABLES.values()} | {_MOVE: 2}
+_KEY_LENGTHS = {table.write: len(table.key) for table in TABLES.values()} | {_MOVE: 2, SPEND: 2}
 _STATEMENTS = tuple(_KEY_LENGTHS)
 
 # What one ill-formed value can raise: a key that is taken, a number beyond 64 bits, a lone surrogate.
 _REFUSALS = (sqlite3.IntegrityError, OverflowError, UnicodeError)
+
+_SPENT_AT_ONCE = 256
+"""Groups of one statement."""
+_SPENT_BYTES = 64
+"""What one of them costs while it waits."""
 
 SUSTAINED_BATCH = 32
 """So many payloads at once mean that the writer is the narrow place. It then leaves them as they came, since compressing one takes longer than
@@ -80,6 +89,10 @@ def rows_of(records: Sequence[Record]) -> Rows:
             journal_key(record)
             entries.append(record)
             num_bytes += len(record.body)
+        elif isinstance(record, SpentGroups):
+            rows = spent_rows(record)
+            replacing += [(SPEND, row) for row in rows]
+            num_bytes += len(rows) * _SPENT_BYTES
         else:
             statement, row = (_MOVE, moved_row(record)) if isinstance(record, Moved) else _replacing(record)
             replacing.append((statement, row))
@@ -145,11 +158,16 @@ def write_apart(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) ->
 
 
 def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) -> bool:
-    """Write the newest row of every key. False if a member has no group."""
+    """Write the newest row of every key. False if a member has no group, or a group that was taken is not there."""
     newest: dict[str, dict[Row, Row]] = {statement: {} for statement in _STATEMENTS}
     for change in changes:
         for statement, row in change.replacing:
-            newest[statement][row[: _KEY_LENGTHS[statement]]] = row
+            key = row[: _KEY_LENGTHS[statement]]
+            newest[statement][key] = row
+            if statement == GROUPS.write:
+                # A group that is written whole is no longer what was taken before.
+                newest[SPEND].pop(key, None)
+    spent = newest.pop(SPEND)
     for statement, rows in newest.items():
         if rows:
             written = write_rows(connection, statement, rows.values())
@@ -157,7 +175,18 @@ def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) ->
                 return False
             if statement == _MOVE:
                 forget_bodies(connection, list(rows))
-    return True
+    return _spend(connection, list(spent.values()))
+
+
+def _spend(connection: sqlite3.Connection, rows: Sequence[Row]) -> bool:
+    """Write what `spent_rows` gives. False if one of the groups is not there."""
+    written = 0
+    for (run, seal), some in groupby(rows, key=lambda row: (row[0], row[2])):
+        ids = [row[1] for row in some]
+        for start in range(0, len(ids), _SPENT_AT_ONCE):
+            page = ids[start : start + _SPENT_AT_ONCE]
+            written += connection.execute(SPEND.format(", ".join("?" * len(page))), (seal, run, *page)).rowcount
+    return written == len(rows)
 
 
 def _write_one(connection: sqlite3.Connection, change: ChangeSet) -> None:
@@ -171,7 +200,7 @@ def _write_one(connection: sqlite3.Connection, change: ChangeSet) -> None:
         if not change.records:
             connection.execute(_PROBE)
         if not _write_rows(connection, [change]):
-            raise InvariantError("a member was submitted before its group")
+            raise InvariantError("a member was submitted before its group, or a group was taken that is not there")
     except _REFUSALS as error:
         raise InvalidError(f"the store cannot hold the value: {error}") from error
 

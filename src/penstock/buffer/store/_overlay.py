@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from penstock.buffer.store._changes import ChangeSet
 from penstock.buffer.store.places import Place, Shelf, Shelves, places
-from penstock.types import ArrivedItem, Record
+from penstock.types import ArrivedItem, GroupRecord, Record, SpentGroups
 
 
 class Overlay:
@@ -15,11 +15,16 @@ class Overlay:
     def __init__(self) -> None:
         self._shelves: Shelves[tuple[ChangeSet, Record]] = Shelves()
         self._items: dict[tuple[str, str], ArrivedItem] = {}
+        self._spent: dict[tuple[str, str], tuple[SpentGroups, dict[str, GroupRecord]]] = {}
+        """By run and lease, with their groups by id as they were."""
 
     def put(self, change: ChangeSet, record: Record) -> None:
         """A record of `change` is to be seen."""
         if isinstance(record, ArrivedItem):
             self._items[record.run, record.uid] = record
+            return
+        if isinstance(record, SpentGroups):
+            self._spent[record.run, record.lease] = (record, {group.id: group for group in record.groups})
             return
         for place in places(record):
             self._shelves.put(place, (change, record))
@@ -30,6 +35,9 @@ class Overlay:
             if isinstance(record, ArrivedItem):
                 if self._items.get((record.run, record.uid)) is record:
                     del self._items[record.run, record.uid]
+                continue
+            if isinstance(record, SpentGroups):
+                self._spent.pop((record.run, record.lease), None)
                 continue
             for place in places(record):
                 held = self._shelves.get(place)
@@ -44,6 +52,13 @@ class Overlay:
     def shelf(self, shelf: Shelf) -> dict[Any, Any]:
         """All records on a shelf, by key."""
         return {key: record for key, (_, record) in self._shelves.shelf(shelf).items()}
+
+    def group(self, run: str, group_id: str) -> GroupRecord | None:
+        """A group by its id. Nothing is written of a group that was taken until it is in the tables."""
+        for spent, groups in self._spent.values():
+            if spent.run == run and group_id in groups:
+                return spent.after(groups[group_id])
+        return cast("GroupRecord | None", self.get((("group", run), group_id)))
 
     def item(self, run: str, uid: str) -> ArrivedItem | None:
         """An item by its uid."""

@@ -28,8 +28,10 @@ from penstock.types import (
     RolloutRecord,
     RunRecord,
     SessionRecord,
+    SpentGroups,
     TermRecord,
     Version,
+    spent_group,
 )
 from penstock.wire import checksum, decode_msgpack, encode_msgpack
 
@@ -139,16 +141,63 @@ def _group_values(record: GroupRecord) -> Row:
         None if record.ready_at is None else record.tokens,
         record.longest if dropped else None,
         1 if record.archive is None and is_settled(record) else None,
+        None,
     )
 
 
-GROUPS = _table(
-    "groups",
-    GroupRecord,
-    ("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest", "to_archive"),
-    2,
-    _group_values,
+_GROUP_COLUMNS = (
+    *("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest"),
+    *("to_archive", "spent"),
+)
+_STATE, _TO_ARCHIVE, _SPENT = (_GROUP_COLUMNS.index(column) for column in ("state", "to_archive", "spent"))
+
+
+class _Groups(Table[GroupRecord]):
+    """Groups. One that a read took has the body of the ready group that it was."""
+
+    __slots__ = ()
+
+    def record(self, row: Row) -> GroupRecord:
+        seal = row[_SPENT]
+        if seal is None:
+            return super().record(row)
+        lease, spent_at = spent_of(seal, self.describe(row))
+        before = list(row)
+        before[_STATE], before[_TO_ARCHIVE], before[_SPENT] = GroupState.READY.value, None, None
+        group = spent_group(super().record(tuple(before)), lease, spent_at)
+        if (row[_STATE], row[_TO_ARCHIVE]) != (group.state.value, 1):
+            raise CorruptError(f"{self.describe(row)} lies under columns that are not its own")
+        return group
+
+
+# The sign keeps the database from looking at all groups that are ready.
+SPEND = "UPDATE groups SET state = 'spent', to_archive = 1, spent = ? WHERE run = ? AND id IN ({}) AND +state = 'ready'"
+"""Spends ready groups: what `spent` is to be, the run, and the ids in the place of the braces."""
+
+
+def spent_rows(spent: SpentGroups) -> list[Row]:
+    """Run, id and `spent` of each group."""
+    seal = f"{spent.spent_at!r} {spent.lease}".encode()
+    sealed = checksum(seal).to_bytes(8, "big") + seal
+    return [(spent.run, group.id, sealed) for group in spent.groups]
+
+
+def spent_of(sealed: object, where: str) -> tuple[str, float]:
+    """Lease and time in a `spent`. Raises `CorruptError` if it is not as it was written."""
+    if type(sealed) is not bytes or checksum(sealed[8:]).to_bytes(8, "big") != sealed[:8]:
+        raise CorruptError(f"{where} fails its checksum")
+    spent_at, _, lease = sealed[8:].decode().partition(" ")
+    return lease, float(spent_at)
+
+
+GROUPS: Table[GroupRecord] = _Groups(
+    name="groups",
+    noun=GroupRecord,
     kind="group",
+    columns=_GROUP_COLUMNS,
+    key=_GROUP_COLUMNS[:2],
+    values=_group_values,
+    write=_upsert("groups", _GROUP_COLUMNS, _GROUP_COLUMNS[:2]),
 )
 
 # A member finds environment and purpose at its group. Without the group nothing is inserted, and the writer sees that a row is missing.

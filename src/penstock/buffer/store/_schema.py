@@ -11,18 +11,19 @@ from pathlib import Path
 
 from penstock.errors import SchemaError
 
-SCHEMA = 4
+SCHEMA = 5
 APPLICATION_ID = 0x50454E53
 """Marks the file as ours ("PENS")."""
 
 # One index on groups serves the live ones, the tallies and the cursors of `load`, none of which then touches a body. It changes when a group
 # changes state and not with every member, because what grows meanwhile is only filled in at the end (`ready_tokens`, `lost_longest`).
+# A group that a read took keeps its body; `spent` says under which lease and when, with a checksum of its own (see `_rows.py`).
 # Members repeat environment and purpose of their group for the same reason: ten million of them are counted without a join.
 _TABLES = """
 CREATE TABLE groups (
     run TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, environment TEXT NOT NULL, purpose TEXT NOT NULL, reason TEXT,
     source TEXT, cursor INTEGER, ord INTEGER NOT NULL, ready_ord INTEGER, ready_tokens INTEGER, lost_longest INTEGER,
-    to_archive INTEGER, checksum INTEGER NOT NULL, body BLOB NOT NULL,
+    to_archive INTEGER, spent BLOB, checksum INTEGER NOT NULL, body BLOB NOT NULL,
     UNIQUE (run, id)
 );
 CREATE INDEX groups_by_state ON groups (
@@ -93,6 +94,8 @@ MIGRATIONS = {
     + _TO_ARCHIVE,
     # Schema 3 kept an item that arrived as a slot, a rollout and a payload. Those it has stay where they are.
     3: _ITEMS,
+    # Schema 4 wrote every group that was read once more, whole.
+    4: "ALTER TABLE groups ADD COLUMN spent BLOB;",
 }
 """Statements that turn a file of schema n into one of schema n + 1."""
 

@@ -32,6 +32,7 @@ from penstock.types import (
     RolloutRecord,
     RunRecord,
     SessionRecord,
+    SpentGroups,
     TermRecord,
     Version,
 )
@@ -75,8 +76,16 @@ def places(record: Record) -> tuple[Place, ...]:
 
 
 def spread(records: Iterable[Record]) -> tuple[Record, ...]:
-    """`records` with the three that each item stands for in its place, for a store that keeps items as it keeps rollouts."""
-    return tuple(chain.from_iterable((each.payload, each.rollout, each.slot) if isinstance(each, ArrivedItem) else (each,) for each in records))
+    """`records` with what stands for several others spelled out, for a store that keeps every noun by itself: items, and groups that a read took."""
+    return tuple(chain.from_iterable(map(_spread, records)))
+
+
+def _spread(record: Record) -> tuple[Record, ...]:
+    if isinstance(record, ArrivedItem):
+        return record.payload, record.rollout, record.slot
+    if isinstance(record, SpentGroups):
+        return tuple(record.after(group) for group in record.groups)
+    return (record,)
 
 
 def cursor(group_id: str) -> tuple[str, int, int] | None:

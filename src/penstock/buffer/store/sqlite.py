@@ -202,7 +202,12 @@ class SqliteStore:
     def group(self, run: str, group_id: str) -> GroupRecord | None:
         if self._groups_seen is not None and not self._groups_seen.may_have(run, group_id):
             return None
-        return self._one(GROUPS, (("group", run), group_id), "WHERE run = ? AND id = ?", (run, group_id))
+        with self._lock:
+            pending = self._overlay.group(run, group_id)
+        if pending is not None:
+            return pending
+        with self._readers.connection() as connection:
+            return self._reads(connection).one(GROUPS, "WHERE run = ? AND id = ?", (run, group_id))
 
     def rollout(self, run: str, uid: str) -> RolloutRecord | None:
         if self._rollouts_seen is not None and not self._rollouts_seen.may_have(run, uid):
