@@ -14,11 +14,12 @@ from penstock.buffer.compat.generators.running import Generators, GeneratorsConf
 from penstock.buffer.compat.routes import CompatRoutes
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.config import BufferConfig
-from penstock.buffer.routes import buffer_routes
+from penstock.buffer.routes import OPERATIONS, buffer_routes
 from penstock.buffer.service import BufferService
 from penstock.buffer.store.sqlite import SqliteStore
 from penstock.errors import StoreError
 from penstock.httpd import Scope, bind, serve_app
+from penstock.httpd.operations import direct_of
 
 STORE_FILE = "store.sqlite"
 """Name of the store in the buffer's directory."""
@@ -47,7 +48,7 @@ async def _serve(config: BufferConfig) -> None:
         archiving(service, config.archive, store_directory=config.directory, directory=archive_directory),
         _compatible(service, config, listener.getsockname()[1]) as app,
     ):
-        await serve_app(app, config.access, listener, port_file=config.port_file, direct=app.direct)
+        await serve_app(app, config.access, listener, port_file=config.port_file, direct=(*app.direct, *direct_of(OPERATIONS, service)))
 
 
 @contextlib.asynccontextmanager
