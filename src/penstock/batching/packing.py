@@ -107,10 +107,20 @@ def micro_batches(example: RlExample, tokens: int) -> Iterator[RlExample]:
         yield _rows(example, slice(part * num_rows // num_parts, (part + 1) * num_rows // num_parts))
 
 
+def rank_rows(example: RlExample, *, rank: int, num_ranks: int) -> RlExample:
+    """The rows that a data-parallel rank computes: dealt out in turn, so that each has as many as the others, or one less. Else as `micro_batches`.
+
+    All tokens with loss of a sample lie in one row, so no sample is split. A rank may get none of the rows.
+    """
+    if not 0 <= rank < num_ranks:
+        raise ValueError(f"rank is {rank} of {num_ranks} ranks; they count from 0")
+    return _rows(example, slice(rank, None, num_ranks))
+
+
 def _rows(example: RlExample, rows: slice) -> RlExample:
     used = np.flatnonzero((example.segment_ids[rows] > 0).any(axis=0))
-    width = int(used[-1]) + 1
-    num_segments = int(example.segment_ids[rows].max())
+    width = int(used.max(initial=-1)) + 1
+    num_segments = int(example.segment_ids[rows].max(initial=0))
     cut: dict[str, Any] = {"parents": example.parents[rows, : num_segments + 1]}
     for field in fields(example):
         value = getattr(example, field.name)

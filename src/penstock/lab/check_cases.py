@@ -24,7 +24,7 @@ class Step:
     anchor: str | None = "hall"
     value: float = 0.0
     confidences: tuple[float, ...] = ()
-    """Of its four thinking levels; empty: the step was not expanded."""
+    """Of its four thinking levels; empty: the step was not expanded. Fewer than four, or NaN: expanding it did not go to its end."""
     chosen: int = 0
     """Which of the levels was sampled."""
 
@@ -80,10 +80,18 @@ COLUMN: Mapping[str, Callable[[Episode, int, int], Any]] = {
     "thinking_group": lambda episode, step, level: -1,
     "chosen": lambda episode, step, level: not episode.steps[step].confidences or level == episode.steps[step].chosen,
     "level": lambda episode, step, level: level + 1,
+    "base": lambda episode, step, level: episode.reward - (step + 1) / 4,
+    "bootstrap": lambda episode, step, level: episode.steps[step].value / 2,
 }
-"""Each column of the vocabulary, but for those that stand in for another (`base`) or come from cut-off episodes (`bootstrap`)."""
+"""Each column of the vocabulary."""
+RARE_COLUMNS = ("base", "bootstrap")
+"""Those that stand in for another, or come from episodes that were cut off: tried besides, and not in every batch."""
 REWARD_COLUMNS = ("rewards", "scores", "step_rewards", "values", "greedy_rewards")
 """Columns in units of reward."""
+NUMBER_COLUMNS = (*REWARD_COLUMNS, "lengths", *RARE_COLUMNS)
+"""Columns that must hold numbers."""
+GAP_COLUMNS = ("confidence", "cost")
+"""Columns that must hold numbers or NaN, for a level of which nothing is known."""
 
 
 def cases(row: RowKind, *, least_reward: float | None) -> list[Case]:
@@ -114,11 +122,22 @@ def _steps(random: np.random.Generator, row: RowKind) -> tuple[Step, ...]:
             reward=float(random.integers(0, 3)) / 4,
             anchor=("hall", "yard", "shed", None)[int(random.integers(0, 4))],
             value=float(random.integers(0, 5)) / 4,
-            confidences=tuple((random.integers(1, 8, 4) / 8).tolist()) if row is RowKind.LEVEL and random.random() < 0.7 else (),
-            chosen=int(random.integers(0, 4)),
+            confidences=_confidences(random) if row is RowKind.LEVEL else (),
+            chosen=int(random.integers(0, 3)),
         )
         for _ in range(int(random.integers(1, 4)))
     )
+
+
+def _confidences(random: np.random.Generator) -> tuple[float, ...]:
+    """Of a step that was expanded, most of the time; of one whose scoring failed for a level; of one that lacks a level; of one that was not expanded."""
+    four = (random.integers(1, 8, 4) / 8).tolist()
+    kind = random.random()
+    if kind < 0.55:
+        return tuple(four)
+    if kind < 0.7:
+        return (*four[:2], math.nan, four[3])
+    return tuple(four[:3]) if kind < 0.8 else ()
 
 
 def interleaved(case: Case, keys: Sequence[Key], seed: int) -> list[Key]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.advantages import Declaration
-from penstock.lab.check_cases import REWARD_COLUMNS, Case, Key, cases, columns_of, interleaved, keys_of, smallest
+from penstock.lab.check_cases import GAP_COLUMNS, NUMBER_COLUMNS, RARE_COLUMNS, REWARD_COLUMNS, Case, Key, cases, columns_of, interleaved, keys_of, smallest
 from penstock.lab.check_findings import CheckFinding, shown
 
 Options = Mapping[str, Any]
@@ -22,16 +22,18 @@ _TOLERANCE = 1e-6
 """Relative to the largest advantage; an estimator may calculate in fp32."""
 _SCALE_TOLERANCE = 1e-4
 """With an eps in the denominator an advantage changes a little with the scale."""
+_SPARE = 4
+"""Where one batch shows as much as another, every so many are tried."""
 _FACTOR, _SHIFT = 4.0, 8.0
 """Powers of two: they change no digit of the rewards."""
 
 
 class _Trial:
-    """An estimator with its settings."""
+    """An estimator with its settings, and the columns that it is given."""
 
-    def __init__(self, declared: Declaration, options: Options) -> None:
-        self.declared, self.options = declared, options
-        self.asked = [name for name in (*declared.columns, *declared.optional_columns) if name not in ("base", "bootstrap")]
+    def __init__(self, declared: Declaration, options: Options, asked: Sequence[str]) -> None:
+        self.declared, self.options, self.asked = declared, options, asked
+        self._found: dict[Case, list[float]] = {}
 
     def keys(self, case: Case) -> list[Key]:
         return keys_of(case, self.declared.row)
@@ -46,12 +48,18 @@ class _Trial:
             return list(map(float, self.declared.apply({name: _fresh(column) for name, column in columns.items()}, self.options)))
 
     def of_case(self, case: Case) -> list[float]:
-        return self.values(self.columns(case))
+        """The advantages of a batch as it is, which most checks compare with: computed once."""
+        if case not in self._found:
+            self._found[case] = self.values(self.columns(case))
+        return self._found[case]
+
+
+Look = Callable[[_Trial, Case], Fault | None]
 
 
 def check_estimator(declared: Declaration, options: Options) -> tuple[CheckFinding, ...]:
     """Everything that is checked about an estimator, in an order in which later checks may rely on earlier ones."""
-    trial = _Trial(declared, options)
+    trial = _Trial(declared, options, [name for name in (*declared.columns, *declared.optional_columns) if name not in RARE_COLUMNS])
     tried = cases(declared.row, least_reward=declared.facts.least_reward)
     plain = _searched("finite", "every row gets one finite number, for groups of every size", _finite, trial, tried)
     if plain.status == "failed":
@@ -68,21 +76,46 @@ def check_estimator(declared: Declaration, options: Options) -> tuple[CheckFindi
         _split(trial, tried),
         _scale(trial, tried),
         _shift(trial, tried),
+        *(_optional(trial, name, tried) for name in declared.optional_columns),
         *_inputs(trial, tried),
     )
+
+
+def _optional(trial: _Trial, name: str, tried: Sequence[Case]) -> CheckFinding:
+    """A column that need not be there: without it, or with one that is rare, the rest must hold as well."""
+    is_rare = name in RARE_COLUMNS
+    other = _Trial(trial.declared, trial.options, [*trial.asked, name] if is_rare else [asked for asked in trial.asked if asked != name])
+    check = f"{'with' if is_rare else 'without'}_{name}"
+    try:
+        other.of_case(tried[-1])
+    except ValueError as error:
+        if not is_rare:
+            return CheckFinding(check=check, status="note", says=f"needs it under these settings: {error}")
+    except Exception:  # whatever a user's own function does; found again below, with the smallest batch
+        pass
+    looks: list[Look] = [_finite, _permutation, _labels]
+    if not trial.declared.facts.batch_wide:
+        looks.append(_alone)
+    if is_rare:
+        looks.append(lambda trial, case: _spoiled(trial, case, name))
+
+    def look(trial: _Trial, case: Case) -> Fault | None:
+        return next((fault for look in looks if (fault := look(trial, case)) is not None), None)
+
+    return _searched(check, "finite, in any order, under any names, alone as in the batch", look, other, tried[::_SPARE])
 
 
 def _inputs(trial: _Trial, tried: Sequence[Case]) -> tuple[CheckFinding, ...]:
     return (
         _searched("unchanged_inputs", "what it is given it leaves as it is", _unchanged, trial, tried),
         _searched("empty_input", "no rows give no advantages, or a ValueError", _empty, trial, tried[:1]),
-        _searched("bad_values", "NaN and infinity in rewards end in a ValueError", _bad_values, trial, tried),
-        _searched("bad_lengths", "columns of different lengths end in a ValueError", _bad_lengths, trial, tried),
+        _searched("bad_values", "NaN and infinity end in a ValueError, wherever numbers are asked for", _bad_values, trial, tried[::_SPARE]),
+        _searched("bad_lengths", "columns of different lengths end in a ValueError", _bad_lengths, trial, tried[::_SPARE]),
         *([_searched("least_reward", "rewards below the declared least end in a ValueError", _least, trial, tried)] if _has_least(trial) else []),
     )
 
 
-def _searched(name: str, says: str, look: Callable[[_Trial, Case], Fault | None], trial: _Trial, tried: Sequence[Case]) -> CheckFinding:
+def _searched(name: str, says: str, look: Look, trial: _Trial, tried: Sequence[Case]) -> CheckFinding:
     """A finding over all batches; the first that fails is made small."""
     for case in tried:
         if _guarded(look, trial, case) is not None:
@@ -93,7 +126,7 @@ def _searched(name: str, says: str, look: Callable[[_Trial, Case], Fault | None]
     return CheckFinding(check=name, status="ok", says=f"{says} ({len(tried)} tried)")
 
 
-def _guarded(look: Callable[[_Trial, Case], Fault | None], trial: _Trial, case: Case) -> Fault | None:
+def _guarded(look: Look, trial: _Trial, case: Case) -> Fault | None:
     """What a look finds; an exception that is not meant is a fault as well."""
     try:
         return look(trial, case)
@@ -135,7 +168,7 @@ def _partial(trial: _Trial, case: Case) -> Fault | None:
 
 
 def _repeatable(trial: _Trial, case: Case) -> Fault | None:
-    first, again = trial.of_case(case), trial.of_case(case)
+    first, again = (trial.values(trial.columns(case)) for _ in range(2))
     return None if first == again else ("the same batch gives other advantages the second time", {**trial.columns(case), "first": first, "again": again})
 
 
@@ -199,7 +232,7 @@ def _scale(trial: _Trial, tried: Sequence[Case]) -> CheckFinding:
     return stays if promised == "either" else CheckFinding(check="scale", status="note", says="neither grows with the rewards nor stays; nothing is declared")
 
 
-def _scaled_by(factor: float) -> Callable[[_Trial, Case], Fault | None]:
+def _scaled_by(factor: float) -> Look:
     def look(trial: _Trial, case: Case) -> Fault | None:
         columns = trial.columns(case)
         scaled = {name: [value * _FACTOR for value in column] if name in REWARD_COLUMNS else column for name, column in columns.items()}
@@ -257,14 +290,16 @@ def _empty(trial: _Trial, case: Case) -> Fault | None:
 
 
 def _bad_values(trial: _Trial, case: Case) -> Fault | None:
+    return next((fault for name in trial.asked if (fault := _spoiled(trial, case, name)) is not None), None)
+
+
+def _spoiled(trial: _Trial, case: Case, name: str) -> Fault | None:
+    if name not in NUMBER_COLUMNS and name not in GAP_COLUMNS:
+        return None
     columns = trial.columns(case)
-    for name in trial.asked:
-        if name not in REWARD_COLUMNS:
-            continue
-        for value in (math.nan, math.inf, -math.inf):
-            spoiled = {**columns, name: [value, *columns[name][1:]]}
-            if (fault := _must_refuse(trial, spoiled, f"{value} in {name!r}")) is not None:
-                return fault
+    for value in (math.inf, -math.inf) if name in GAP_COLUMNS else (math.nan, math.inf, -math.inf):
+        if (fault := _must_refuse(trial, {**columns, name: [value, *columns[name][1:]]}, f"{value} in {name!r}")) is not None:
+            return fault
     return None
 
 

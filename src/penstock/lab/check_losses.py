@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from penstock.batching import micro_batches
+from penstock.batching import micro_batches, rank_rows
 from penstock.lab.check_findings import CheckFinding, shown
 from penstock.lab.check_tokens import PROMPT, Tokens, chosen, columns_of, in_rows, on_policy, packed, smallest, token_cases
 from penstock.learner.config import LossConfig
@@ -154,9 +154,13 @@ def _micro_batches(loss: TrialLoss, case: Tokens) -> Fault | None:
 
 
 def _ranks(loss: TrialLoss, case: Tokens) -> Fault | None:
+    """Ranks with different numbers of tokens, each computing its rows at once or one by one, under denominators of the whole update."""
     rows = packed(case, tokens_per_row=PROMPT + max(map(len, case)))
-    half = max(1, len(rows.input_ids) // 2) * rows.input_ids.shape[1]
-    return _same_update(loss, case, "on several ranks", [list(micro_batches(rows, half))])
+    layouts = []
+    for num_ranks in (2, 3):
+        ranks = [rank_rows(rows, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+        layouts += [ranks, [part for rank in ranks for part in micro_batches(rank, 1)]]
+    return _same_update(loss, case, "on several ranks", layouts)
 
 
 def _same_update(loss: TrialLoss, case: Tokens, where: str, layouts: Sequence[Sequence[RlExample]]) -> Fault | None:
@@ -171,27 +175,18 @@ def _same_update(loss: TrialLoss, case: Tokens, where: str, layouts: Sequence[Se
 
 
 def _update(loss: TrialLoss, case: Tokens, parts: Sequence[RlExample]) -> tuple[float, Float64Array]:
-    """Loss of an update that is computed part by part, and its gradient by token of the batch."""
-    total, gradient_L = 0.0, np.zeros(sum(map(len, case)))
-    weight_of = _weights(loss, case)
+    """Loss of an update that is computed part by part, and its gradient by token of the batch. A part knows of the others how many tokens they have."""
+    num_tokens = sum(map(len, case))
+    total, gradient_L = 0.0, np.zeros(num_tokens)
     for part in parts:
         if not part.loss_mask.any():
             continue
         tokens, places = in_rows(part)
-        weights_L = weight_of[places]
+        weights_L = token_weights(part, loss.config, update_tokens=num_tokens)[part.loss_mask]
         found = try_loss(loss, tokens, weights_L=weights_L)
         total += float((found.losses_L * weights_L).sum())
         gradient_L[places] += found.gradient_L
     return total, gradient_L
-
-
-def _weights(loss: TrialLoss, case: Tokens) -> Float64Array:
-    """What the learner weighs each token with, by token of the batch."""
-    whole = packed(case, tokens_per_row=None)
-    _, places = in_rows(whole)
-    weights_L = np.zeros(len(places))
-    weights_L[places] = token_weights(whole, loss.config)[whole.loss_mask]
-    return weights_L
 
 
 def _on_policy(loss: TrialLoss, case: Tokens) -> Fault | None:

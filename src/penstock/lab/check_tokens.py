@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ def chosen(tokens: TrialTokens, places: Sequence[int]) -> TrialTokens:
     )
 
 
+@lru_cache(maxsize=64)
 def packed(case: Tokens, *, tokens_per_row: int | None, padding: int = 0) -> RlExample:
     """The samples in rows, behind prompts, with `padding` more empty places at the end of each row."""
     starts = np.cumsum([0, *map(len, case)])

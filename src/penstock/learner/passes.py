@@ -40,9 +40,12 @@ class TrainedTokens:
     """By bound, as in `TokenLosses`."""
 
 
-def train(model: PreTrainedModel, example: RlExample, config: LearnerConfig, loss: LossConfig) -> TrainedTokens:
-    """Forward and backward over `example`, the whole update, at least one token with loss. Adds to the gradients of the model's parameters."""
-    weighted = replace(example, arrays={**example.arrays, _WEIGHTS: token_weights(example, loss)})
+def train(model: PreTrainedModel, example: RlExample, config: LearnerConfig, loss: LossConfig, *, update_tokens: int | None = None) -> TrainedTokens:
+    """Forward and backward over `example`, at least one token with loss. Adds to the gradients of the model's parameters.
+
+    `example` is the whole update, or rows of it, of an update with `update_tokens` tokens with loss: gradients of all parts then add up to the update's.
+    """
+    weighted = replace(example, arrays={**example.arrays, _WEIGHTS: token_weights(example, loss, update_tokens=update_tokens)})
     parts = [
         _train_part(model, part, line_of(part, part.loss_mask), config, loss)
         for part in micro_batches(weighted, config.micro_batch_tokens)

@@ -15,7 +15,7 @@ from penstock.advantages import ESTIMATORS
 from penstock.cli import main
 from penstock.errors import ConfigError
 from penstock.lab.check import CheckReport, check_algorithm, describe_check, kind_of
-from penstock.learner.config import LossConfig
+from penstock.learner.config import LOSS_NAMES, LossConfig
 from penstock.learner.losses import LossInputs, TokenLosses
 
 torch.set_num_threads(1)
@@ -50,6 +50,26 @@ def forgiving(rewards: Any, group: Any) -> Any:
     return np.nan_to_num(rewards, posinf=0.0, neginf=0.0) * 0.0
 
 
+def sure(rewards: Any, group: Any, confidence: Any, thinking_group: Any) -> Any:
+    """Takes it that every level was scored."""
+    return np.asarray(rewards) * np.asarray(confidence)
+
+
+def base_last(rewards: Any, group: Any, confidence: Any, *, base: Any = None) -> Any:
+    """Gives the credit that was ready to the last row only."""
+    return np.zeros(len(rewards)) if base is None else np.where(np.arange(len(rewards)) == len(rewards) - 1, base, 0.0)
+
+
+def needy(step_rewards: Any, group: Any, *, trajectory: Any = None) -> Any:
+    """Counts on labels that it says it can do without."""
+    return np.zeros(len(trajectory))
+
+
+def cut_off(step_rewards: Any, trajectory: Any, *, bootstrap: Any = None) -> Any:
+    """Does not look at what comes after the end."""
+    return np.asarray(step_rewards) * 0.0 if bootstrap is None else np.nan_to_num(bootstrap)
+
+
 def micro_batch_mean(inputs: LossInputs, config: LossConfig) -> TokenLosses:
     return TokenLosses(losses_L=-inputs.advantages_L * inputs.logprobs_L / len(inputs.logprobs_L))
 
@@ -71,20 +91,44 @@ def failed(report: CheckReport) -> list[str]:
     return [finding.check for finding in report.failed]
 
 
-@pytest.mark.parametrize("name", [*ESTIMATORS, "ppo_clip", "reinforce_tis"])
+@pytest.mark.parametrize("name", [*ESTIMATORS, *LOSS_NAMES])
 def test_built_in_ones_pass(name: str) -> None:
     assert failed(check_algorithm(name)) == []
 
 
 @pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ppo_clip", ["dual_clip=3.0", "kl_coef=0.1", "entropy_coef=0.1", "denominator=sequence_mean"]),
+        ("icepop", ["weight_level=sequence", "denominator=fixed", "fixed_denominator=7.0"]),
+        ("rlvcr", ["thinking_diversity_w=0.5", "thinking_cost_alpha=0.5", "mode=mean_std_norm"]),
+    ],
+)
+def test_built_in_ones_pass_under_other_settings(name: str, settings: list[str]) -> None:
+    assert failed(check_algorithm(name, settings)) == []
+
+
+@pytest.mark.parametrize(
     ("name", "check"),
-    [("batch_std", "split"), ("lonely", "finite"), ("neighbours", "permutation"), ("greedy_hand", "unchanged_inputs"), ("forgiving", "bad_values")],
+    [
+        ("sure", "finite"),
+        ("base_last", "with_base"),
+        ("needy", "without_trajectory"),
+        ("cut_off", "with_bootstrap"),
+        ("batch_std", "split"),
+        ("lonely", "finite"),
+        ("neighbours", "permutation"),
+        ("greedy_hand", "unchanged_inputs"),
+        ("forgiving", "bad_values"),
+    ],
 )
 def test_a_wrong_estimator_is_caught_and_named(name: str, check: str) -> None:
     assert check in failed(check_algorithm(f"{__name__}:{name}"))
 
 
-@pytest.mark.parametrize(("name", "check"), [("micro_batch_mean", "micro_batches"), ("off_by_one", "on_policy_gradient"), ("detached", "differences")])
+@pytest.mark.parametrize(
+    ("name", "check"), [("micro_batch_mean", "micro_batches"), ("micro_batch_mean", "ranks"), ("off_by_one", "on_policy_gradient"), ("detached", "differences")]
+)
 def test_a_wrong_loss_is_caught_and_named(name: str, check: str) -> None:
     assert check in failed(check_algorithm(f"{__name__}:{name}"))
 

@@ -11,9 +11,8 @@ import torch
 from tests.unit.learner.loss_twins import Token, penalty, twin
 from transformers import PreTrainedModel
 
-from penstock.batching import micro_batches, pack
+from penstock.batching import pack, rank_rows
 from penstock.learner.config import LearnerConfig, LossConfig
-from penstock.learner.denominators import token_weights
 from penstock.learner.passes import train
 from penstock.types import RlExample, Sample
 
@@ -103,16 +102,20 @@ def test_rows_and_micro_batches_are_invisible(exact_model: PreTrainedModel, epis
 
 
 @ALL
-def test_a_split_over_ranks_is_invisible(exact_model: PreTrainedModel, episodes: list[Sample], loss: LossConfig) -> None:
-    """Each rank computes the tokens of its own rows; under the weights of the whole update the ranks add up to it."""
+@pytest.mark.parametrize(("num_ranks", "micro_batch_tokens"), [(2, 8192), (3, 1)])
+def test_a_split_over_ranks_is_invisible(
+    exact_model: PreTrainedModel, episodes: list[Sample], loss: LossConfig, num_ranks: int, micro_batch_tokens: int
+) -> None:
+    """Ranks with different numbers of tokens, each with micro-batches of its own, add up to the update, whose tokens they all divide by."""
     whole = pack(episodes, tokens_per_row=18)
-    assert len(whole.input_ids) >= 4
-    expected = train(exact_model, whole, LearnerConfig(), loss)
-    halves = list(micro_batches(whole, len(whole.input_ids) // 2 * whole.input_ids.shape[1]))
-    assert len(halves) > 1
-    found = [train(exact_model, half, LearnerConfig(), loss).losses_L for half in halves if half.loss_mask.any()]
-    np.testing.assert_allclose(np.concatenate(found), expected.losses_L, rtol=1e-9)
-    np.testing.assert_array_equal(expected.weights_L, token_weights(whole, loss)[whole.loss_mask])
+    expected = computed(exact_model, whole, loss, 8192)
+    ranks = [rank_rows(whole, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    num_tokens = [int(rank.loss_mask.sum()) for rank in ranks]
+    assert len(set(num_tokens)) == num_ranks
+    config = LearnerConfig(micro_batch_tokens=micro_batch_tokens)
+    # Gradients pile up in the model as an all-reduce would sum them.
+    trained = [train(exact_model, rank, config, loss, update_tokens=sum(num_tokens)) for rank in ranks]
+    assert_equal((sum(float((part.losses_L * part.weights_L).sum()) for part in trained), gradient_of(exact_model)), expected)
 
 
 @ALL
