@@ -22,7 +22,7 @@ from penstock.httpd.direct import told
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
 from penstock.httpd.replies import ErrorFacts
 from penstock.types import JournalEntry, Rollout, SessionRecord
-from penstock.wire import check_id, join_items, split_items
+from penstock.wire import check_id, decode_json, decode_msgpack, join_items, split_items
 
 MOST_SLOTS = 4096
 """Slots that one claim may ask for."""
@@ -140,6 +140,27 @@ async def _append_journal(service: BufferService, request: Request) -> Response:
     return reply(api.JournalLength(entries=max(known, first + len(items))))
 
 
+async def _append_journals(service: BufferService, request: DirectRequest) -> DirectReply:
+    """All of them or none: whoever is refused asks for each alone to learn which."""
+    run, form = check_id(request.head.params["run"], "run"), form_of(request.head.header(b"content-type"))
+    if not service.buffer.has(run):
+        await check_run(service, run)
+    decode = decode_json if form == "json" else decode_msgpack
+    entries = [decode(item, JournalEntry) for item in split_items(request.body, form)]
+    lengths: dict[str, int] = {}
+    for entry in entries:
+        if entry.run != run:
+            raise InvalidError(f"run: an entry for run {entry.run!r} was sent to run {run!r}")
+        known = lengths.get(entry.episode)
+        if known is None:
+            known = len(service.buffer.store.journal(run, check_id(entry.episode, "episode")))
+        if entry.index > known:
+            raise InvalidError(f"index: the journal of {entry.episode} has {known} entries, so the next is {known}, not {entry.index}")
+        lengths[entry.episode] = max(known, entry.index + 1)
+    await service.told(lambda buffer: buffer.append_journal(run, entries))
+    return DirectReply(msgspec.json.encode(api.JournalLength(entries=len(entries))))
+
+
 async def _journal(service: BufferService, request: Request) -> Response:
     run, episode = run_of(request), id_of(request, "episode")
     await check_run(service, run)
@@ -222,6 +243,18 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         body=Body(media=(JSON, MSGPACK), several=True),
         answer=Body(noun=api.JournalLength),
         query=(Query(name="index", text="Place of the first entry in the journal.", kind="integer"),),
+        refuses=(409,),
+    ),
+    Operation(
+        method="POST",
+        path=RUN + "/journals",
+        call=None,
+        direct=_append_journals,
+        needs=Scope.PRODUCE,
+        summary="Append to the journals of several episodes at once.",
+        text="Each entry names its episode and its index. All are taken or none; the same again changes nothing. The answer says how many there were.",
+        body=Body(noun=JournalEntry, media=(JSON, MSGPACK), enveloped=True, several=True),
+        answer=Body(noun=api.JournalLength),
         refuses=(409,),
     ),
     Operation(
