@@ -6,6 +6,7 @@ import asyncio
 import functools
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +70,9 @@ class Kept:
     def __init__(self) -> None:
         self.entries: list[bytes] = []
 
-    async def append(self, session: str, index: int, event: Event) -> None:
+    async def append(self, session: str, index: int, events: Sequence[Event], note: Note | None = None) -> None:
         assert index == len(self.entries)
-        self.entries.append(encode_msgpack(event))
+        self.entries += [encode_msgpack(event) for event in events]
 
     async def load(self, session: str) -> list[Event]:
         return [decode_msgpack(body, Event) for body in self.entries]
@@ -143,7 +144,7 @@ async def play(style: str, steps: list[tuple[str, int, int]], repeats: Repeats) 
     slot = Slot(run="run", environment="env", problem_id="p", group_id="g/0/0", member=0, retry=0)
     opened = Opened(session="s", slot=slot, seed=1, deadline_at=0.0, manner=Manner(repeats=repeats))
     session = Session(around, opened)
-    await session.append(Event(at=0, opened=opened))
+    await session.append([Event(at=0, opened=opened)])
     client = Client(session)
     for step in steps:
         await client.move(*step)

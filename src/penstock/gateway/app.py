@@ -175,7 +175,7 @@ class Gateway:
     async def reward(self, request: HttpRequest) -> Response:
         """`POST /sessions/{id}/reward`."""
         session = await self._find(request)
-        await self._give(session, read_body(await request.body(), RewardBody))
+        await session.tell(rewarded=_event(session, read_body(await request.body(), RewardBody)))
         return reply({"rewards": session.rewards.total, "turns": {number: given.value for number, given in session.rewards.by_reply.items()}})
 
     async def end(self, request: HttpRequest) -> Response:
@@ -183,11 +183,13 @@ class Gateway:
         session = await self._find(request)
         body = await request.body()
         wanted = read_body(body, EndBody) if body.strip() else EndBody()
+        rewarded = None
         if session.ended is None and (wanted.reward is not None or wanted.rewards):
-            await self._give(session, RewardBody(reward=wanted.reward, rewards=wanted.rewards))
+            rewarded = _event(session, RewardBody(reward=wanted.reward, rewards=wanted.rewards))
         failed = None if wanted.status.usable else wanted.failure or "its client says so"
         error = None if wanted.status.usable else "client"
-        session = await self._sessions.end(session.opened.session, Ended(status=wanted.status, failure=failed, error=error, metadata=wanted.metadata))
+        ended = Ended(status=wanted.status, failure=failed, error=error, metadata=wanted.metadata)
+        session = await self._sessions.end(session.opened.session, ended, rewarded)
         return reply(self._shown(request, session))
 
     async def livez(self, _: HttpRequest) -> Response:
@@ -209,14 +211,16 @@ class Gateway:
     async def _find(self, request: HttpRequest) -> Session:
         return await self._sessions.find(request.path_params["id"])
 
-    async def _give(self, session: Session, body: RewardBody) -> None:
-        for name in body.rewards:
-            check_id(name, "rewards")
-        await session.tell(rewarded=body.event(session))
-
     def _shown(self, request: HttpRequest, session: Session) -> dict[str, Any]:
         root = self._public_url or str(request.base_url).rstrip("/")
         return _state(session) | {"id": session.opened.session, "base_url": f"{root}/sessions/{session.opened.session}/v1"}
+
+
+def _event(session: Session, body: RewardBody) -> Rewarded:
+    """What a client gives. Raises what `RewardBody.event` does, and `InvalidError` for a name that is none."""
+    for name in body.rewards:
+        check_id(name, "rewards")
+    return body.event(session)
 
 
 def _state(session: Session) -> dict[str, Any]:

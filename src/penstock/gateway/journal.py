@@ -6,24 +6,29 @@ Episodes of the buffer's journal are appended to by index, and the buffer looks 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.buffer.client import BufferClient
+from penstock.errors import InputError, PenstockError
 from penstock.gateway.events import Event
-from penstock.wire import decode_msgpack, encode_msgpack, join_items
-from penstock.wire.connections import Wire
+from penstock.wire import decode_msgpack, encode_msgpack
 
 ENTRIES_PER_EPISODE = 32
-WIRE_SECONDS = 10.0
+MOST_TOGETHER = 64
+"""Appends that go into one request."""
 
 
 class Journal(Protocol):
     """Keeps the events of sessions."""
 
-    async def append(self, session: str, index: int, event: Event) -> None:
-        """Keep an event, durably. The same again is fine; `ConflictError` if another one is there: somebody else serves the session."""
+    async def append(self, session: str, index: int, events: Sequence[Event], note: Note | None = None) -> None:
+        """Keep events from `index` on, and what they mean for the list of sessions, durably and all at once.
+
+        The same again is fine; `ConflictError` if others are there: somebody else serves the session.
+        """
 
     async def load(self, session: str) -> list[Event]:
         """All events of a session; none if nobody knows it."""
@@ -59,7 +64,7 @@ class _Page:
 class Forgetful:
     """A `Journal` for sessions whose client ends with this process."""
 
-    async def append(self, session: str, index: int, event: Event) -> None:
+    async def append(self, session: str, index: int, events: Sequence[Event], note: Note | None = None) -> None:
         """See `Journal`."""
 
     async def load(self, session: str) -> list[Event]:
@@ -75,20 +80,26 @@ class Forgetful:
 
 
 class BufferJournal:
-    """In the journal of a run. `name` is the gateway's: no two that run at once may have the same."""
+    """In the journal of a run. `name` is the gateway's: no two that run at once may have the same.
 
-    def __init__(self, client: BufferClient, name: str, wire: Wire | None = None) -> None:
-        """`wire` leads to the same buffer, and is cheaper."""
-        self._client, self._name, self._wire = client, name, wire
+    What is to be kept while an append is under way goes together into the next one: the buffer commits it as one, and a turn costs a share of a request.
+    """
+
+    def __init__(self, client: BufferClient, name: str) -> None:
+        self._client, self._name = client, name
         self._open: dict[str, Note] = {}
         self._next = 0
         """Number of the next entry in the list of sessions."""
         self._writing = asyncio.Lock()
+        self._queue: deque[_Waiting] = deque()
+        self._sending: asyncio.Task[None] | None = None
 
-    async def append(self, session: str, index: int, event: Event) -> None:
+    async def append(self, session: str, index: int, events: Sequence[Event], note: Note | None = None) -> None:
         """See `Journal`."""
         # What a reply holds was looked at when the engine gave it; the client's messages are texts and JSON, which the encoder itself refuses if they are not.
-        await self._append(f"session.{session}", index, encode_msgpack(event, checked=event.replied is None))
+        bodies = [encode_msgpack(event, checked=event.replied is None) for event in events]
+        entries = _entries(f"session.{session}", index, bodies)
+        await (self._kept(entries) if note is None else self._noted(note, entries))
 
     async def load(self, session: str) -> list[Event]:
         """See `Journal`."""
@@ -101,12 +112,7 @@ class BufferJournal:
 
     async def note(self, note: Note) -> None:
         """See `Journal`."""
-        async with self._writing:
-            if self._next % ENTRIES_PER_EPISODE == 0:
-                # Whoever comes later reads the newest episode only.
-                await self._write(_Page(notes=tuple(self._open.values())))
-            await self._write(_Page(notes=(note,)))
-            self._apply(note)
+        await self._noted(note, [])
 
     async def notes(self) -> dict[str, Note]:
         """See `Journal`."""
@@ -139,18 +145,73 @@ class BufferJournal:
     def _list(self, episode: int) -> str:
         return f"gateway.list.{self._name}.{episode}"
 
-    async def _write(self, page: _Page) -> None:
-        await self._append(f"list.{self._name}", self._next, encode_msgpack(page))
-        self._next += 1
+    async def _noted(self, note: Note, entries: list[_Entry]) -> None:
+        """Keep a note and what belongs to it."""
+        async with self._writing:
+            # Whoever comes later reads the newest episode only.
+            pages = [_Page(notes=tuple(self._open.values()))] if self._next % ENTRIES_PER_EPISODE == 0 else []
+            listed = _entries(f"list.{self._name}", self._next, [encode_msgpack(page) for page in (*pages, _Page(notes=(note,)))])
+            await self._kept(listed + entries)
+            self._next += len(listed)
+            self._apply(note)
 
-    async def _append(self, log: str, index: int, body: bytes) -> None:
-        episode, place = divmod(index, ENTRIES_PER_EPISODE)
-        name = f"gateway.{log}.{episode}"
-        if self._wire is not None:
-            path = f"/v1/runs/{self._client.run}/journal/{name}?index={place}"
-            # Whatever goes wrong here is left to the client, which knows what may be tried again: the same entry twice is one.
-            with contextlib.suppress(OSError):
-                answered = await self._wire.post(path, join_items([body]), "application/msgpack", seconds=WIRE_SECONDS)
-                if answered.status == 200:
-                    return
-        await self._client.append_journal(name, place, [body])
+    async def _kept(self, entries: list[_Entry]) -> None:
+        """Have entries sent with the next append."""
+        waiting = _Waiting(entries, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        await waiting.done
+
+    async def _send(self) -> None:
+        """Send what waits, until nothing does.
+
+        takes: entries that somebody waits for     waits for: the buffer, until its client gives up
+        gives: them back as kept, or why not       ends: when the queue is empty
+        """
+        try:
+            while self._queue:
+                await self._send_some([self._queue.popleft() for _ in range(min(len(self._queue), MOST_TOGETHER))])
+        finally:
+            self._sending = None
+
+    async def _send_some(self, together: list[_Waiting]) -> None:
+        try:
+            await self._client.append_journals([entry for waiting in together for entry in waiting.entries])
+        except InputError as error:
+            if len(together) == 1:
+                together[0].fail(error)
+                return
+            # One of them is wrong: each is told its own. What was taken before is taken again.
+            for waiting in together:
+                await self._send_some([waiting])
+            return
+        except PenstockError as error:
+            for waiting in together:
+                waiting.fail(error)
+            return
+        for waiting in together:
+            if not waiting.done.done():
+                waiting.done.set_result(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """Entries, and who waits for them."""
+
+    entries: list[_Entry]
+    done: asyncio.Future[None]
+
+    def fail(self, error: PenstockError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+_Entry = tuple[str, int, bytes]
+"""Episode, index, body."""
+
+
+def _entries(log: str, first: int, bodies: Sequence[bytes]) -> list[_Entry]:
+    """Entries of a long log, from number `first` on, in the episodes that they belong to."""
+    numbered = [(divmod(first + place, ENTRIES_PER_EPISODE), body) for place, body in enumerate(bodies)]
+    return [(f"gateway.{log}.{episode}", index, body) for (episode, index), body in numbered]

@@ -47,6 +47,14 @@ class Rewards:
         reply.parts.update(event.rewards)
         reply.own = reply.own if event.own is None else event.own
 
+    def after(self, event: Rewarded) -> Rewards:
+        """As they would be."""
+        made = Rewards(
+            total=dict(self.total), by_reply={number: ReplyReward(own=reply.own, parts=dict(reply.parts)) for number, reply in self.by_reply.items()}
+        )
+        made.apply(event)
+        return made
+
     def named(self, kept: AbstractSet[int]) -> dict[str, float]:
         """The rewards of the rollout, by name. Those of replies count only if nothing was said about the whole."""
         if self.total or not self.by_reply:

@@ -27,7 +27,6 @@ from penstock.gateway.slots import Slots
 from penstock.gateway.streams import TokenTexts
 from penstock.httpd import bind, serve_app
 from penstock.types import Laws, Rollout
-from penstock.wire.connections import Wire
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +51,7 @@ def serve_gateway(config: GatewayConfig) -> None:
                 around = Surroundings(
                     template=template,
                     engine=engine,
-                    journal=BufferJournal(
-                        client, config.name, Wire(config.buffer_url, token=config.token) if config.buffer_url.startswith("http://") else None
-                    ),
+                    journal=BufferJournal(client, config.name),
                     limits=config.limits,
                     max_tokens=config.max_tokens,
                     count=lambda name, count: counts.update({name: count}),

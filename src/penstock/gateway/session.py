@@ -17,7 +17,7 @@ from penstock.gateway.continuing import sample_whole
 from penstock.gateway.conversation import Conversation, Point, Prompt
 from penstock.gateway.engine import ABORT_SECONDS
 from penstock.gateway.events import Ended, Event, Opened, Replied, Rewarded, Stored
-from penstock.gateway.journal import Journal
+from penstock.gateway.journal import Journal, Note
 from penstock.gateway.reading import Reader
 from penstock.gateway.replies import Answer, choice_of
 from penstock.gateway.requests import Ask
@@ -97,21 +97,36 @@ class Session:
         session._undelivered = {request for request, (id, _) in session._by_request.items() if not any(point.is_continued for point in session._answers[id])}
         return session
 
-    async def tell(self, *, replied: Replied | None = None, rewarded: Rewarded | None = None, ended: Ended | None = None, stored: Stored | None = None) -> None:
-        """Keep an event, then let it happen. Raises `ConflictError` if somebody else serves the session, too."""
+    async def tell(
+        self,
+        *,
+        replied: Replied | None = None,
+        rewarded: Rewarded | None = None,
+        ended: Ended | None = None,
+        stored: Stored | None = None,
+        note: Note | None = None,
+    ) -> None:
+        """Keep what happens, a reward before the end, with what it means for the list of sessions; then let it happen.
+
+        Raises `ConflictError` if the session has ended, or if somebody else serves it, too.
+        """
         async with self._appending:
             if self.ended is not None and stored is None:
                 raise ConflictError(f"the session has ended ({self.ended.status})")
-            await self.append(Event(at=self._now(), replied=replied, rewarded=rewarded, ended=ended, stored=stored))
+            at = self._now()
+            first = [] if rewarded is None else [Event(at=at, rewarded=rewarded)]
+            others = [] if replied is None and ended is None and stored is None else [Event(at=at, replied=replied, ended=ended, stored=stored)]
+            await self.append([*first, *others], note)
 
-    async def append(self, event: Event) -> None:
+    async def append(self, events: Sequence[Event], note: Note | None = None) -> None:
         """See `tell`, which is the one to call; this is for the first event."""
         try:
-            await self._around.journal.append(self.opened.session, self._num_events, event)
+            await self._around.journal.append(self.opened.session, self._num_events, events, note)
         except ConflictError:
             self.is_stale = True
             raise
-        self._apply(event)
+        for event in events:
+            self._apply(event)
 
     def _apply(self, event: Event) -> None:
         self._num_events += 1

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 from penstock.errors import ConflictError, LimitError, PenstockError, UnknownError
-from penstock.gateway.events import Ended, Event, Manner, Opened, Slot, Stored
+from penstock.gateway.events import Ended, Event, Manner, Opened, Rewarded, Slot, Stored
 from penstock.gateway.journal import Note
 from penstock.gateway.rollouts import rollout_of, verdict
 from penstock.gateway.session import Session, Surroundings
@@ -115,10 +115,9 @@ class Sessions:
         self._opening += 1
         try:
             note = Note(session=opened.session, key=key, group_id=slot.group_id, member=slot.member, deadline_at=opened.deadline_at)
-            # The note first: a session that nobody could find again would never end.
-            await self._around.journal.note(note)
             made = Session(self._around, opened)
-            await made.append(Event(at=int(self._around.clock.now() * 1000), opened=opened))
+            # With its note: a session that nobody could find again would never end.
+            await made.append([Event(at=int(self._around.clock.now() * 1000), opened=opened)], note)
             self._live[opened.session], self._notes[opened.session] = made, note
         finally:
             self._opening -= 1
@@ -150,16 +149,17 @@ class Sessions:
         # Somebody else has gone on with it: the journal knows better.
         return None if session is None or session.is_stale else session
 
-    async def end(self, id: str, ended: Ended) -> Session:
-        """End a session and store its rollout. Ended before: nothing happens but that a rollout that is not stored yet is stored.
+    async def end(self, id: str, ended: Ended, rewarded: Rewarded | None = None) -> Session:
+        """Give a session a last reward, end it and store its rollout. Ended before: nothing happens but that a rollout that is not stored yet is stored.
 
         Raises `InvalidError` if the session has no reward and says nothing about a failure, `StoreError` if the buffer does not answer: ask again.
         """
         session = await self.find(id)
         if session.ended is None:
             # Before it is written down, so that a session without a reward stays open and can be given one.
-            verdict(session.opened, session.conversation, session.rewards, ended, trainable_policy=self._policy)
-            await session.tell(ended=ended)
+            rewards = session.rewards if rewarded is None else session.rewards.after(rewarded)
+            verdict(session.opened, session.conversation, rewards, ended, trainable_policy=self._policy)
+            await session.tell(rewarded=rewarded, ended=ended)
             self._around.count(f"ended/{ended.error or ended.status.value}", 1)
         if session.stored is None:
             await self._store(session)
@@ -201,17 +201,18 @@ class Sessions:
         return None
 
     async def _store(self, session: Session) -> None:
-        async with self._lock(session.opened.session):
+        id = session.opened.session
+        async with self._lock(id):
             if session.stored is None:
                 assert session.ended is not None
                 rollout = rollout_of(session.opened, session.conversation, session.rewards, session.ended, trainable_policy=self._policy)
                 stored = await self._sink(rollout)
-                await session.tell(stored=stored)
+                note = self._notes.get(id)
+                await session.tell(stored=stored, note=None if note is None else replace(note, is_open=False))
                 self._around.count(f"written/{stored.fate}", 1)
         self._close(session)
-        note = self._notes.get(session.opened.session)
-        if note is not None:
-            await self._drop(note)
+        self._notes.pop(id, None)
+        self._locks.pop(id, None)
 
     async def _drop(self, note: Note) -> None:
         await self._around.journal.note(replace(note, is_open=False))

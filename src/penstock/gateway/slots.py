@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from penstock.buffer.api import OpenGroup
 from penstock.buffer.client import BufferClient
@@ -81,6 +82,8 @@ class Slots:
         group_id = wanted.group_id or f"{LONE_ENVIRONMENT}:{digest(session.encode())[:16]}/0/0"
         if wanted.group_size is not None or wanted.group_id is None:
             await self._open(wanted, group_id)
+        if wanted.group_id is None and not wanted.member and not wanted.retry:
+            return Slot(run=self._client.run, group_id=group_id, member=0, retry=0, **_facts(wanted))
         group, members = await self._client.slots_of(group_id)
         for name in ("environment", "problem_id", "purpose"):
             if getattr(wanted, name) not in (None, getattr(group, name)):
@@ -105,17 +108,27 @@ class Slots:
             [
                 OpenGroup(
                     id=group_id,
-                    environment=wanted.environment or LONE_ENVIRONMENT,
-                    problem_id=wanted.problem_id or "none",
                     size=size,
                     seed=int(digest(group_id.encode())[:8], 16),
                     first_estimate=size * self._estimate_tokens,
-                    purpose=wanted.purpose or (Purpose.PROBE if wanted.group_id is None else Purpose.TRAIN),
+                    **_facts(wanted),
                 )
             ]
         )
         if not opened.opened:
             raise LimitError(f"the group cannot be opened yet: {opened.waiting}")
+
+
+class _Facts(TypedDict):
+    environment: str
+    problem_id: str
+    purpose: Purpose
+
+
+def _facts(wanted: OpenSession) -> _Facts:
+    """What a group that is opened for a session is about."""
+    purpose = wanted.purpose or (Purpose.PROBE if wanted.group_id is None else Purpose.TRAIN)
+    return {"environment": wanted.environment or LONE_ENVIRONMENT, "problem_id": wanted.problem_id or "none", "purpose": purpose}
 
 
 def _member(wanted: OpenSession, group: GroupRecord, members: tuple[MemberRecord, ...], taken: frozenset[tuple[str, int]]) -> MemberRecord:
