@@ -303,3 +303,14 @@ def test_a_folder_that_is_not_there_is_a_wrong_setting(tmp_path: Path) -> None:
         GeneratorsConfig(directory=tmp_path, folders=(tmp_path / "absent",))
     with pytest.raises(ConfigError, match="--data-root"):
         GeneratorsConfig(directory=tmp_path, data_root=tmp_path / "absent")
+
+
+async def test_files_that_come_and_go_are_seen_when_somebody_looks(place: Place) -> None:
+    async with place.generators() as generators:
+        place.write("late", 'TASK_TYPE = "late"\n\n\ndef run_rollout(data):\n    pass\n')
+        assert "late" not in {state.task_type for state in generators.states()}
+        await generators.look_again()
+        assert "late" in {state.task_type for state in generators.states()}
+        (place.folder / "files" / "late_generator.py").unlink()
+        await generators.look_again()
+        assert "late" not in {state.task_type for state in generators.states()}

@@ -40,7 +40,8 @@ def _facts(buffer: Buffer, run: str, group_id: str) -> api.GroupFacts:
 async def _rollout(service: BufferService, request: Request) -> Response:
     run, uid = run_of(request), id_of(request, "uid")
     await check_run(service, run)
-    payload = await service.looked(lambda buffer: buffer.store.payload(run, uid))
+    # It may have to be found in a file of the archive: others are answered meanwhile.
+    payload = await asyncio.to_thread(service.buffer.store.payload, run, uid)
     return Response(payload.body, media_type=f"application/{payload.content_type}")
 
 

@@ -19,6 +19,7 @@ MAX_LINES = 10_000
 
 
 async def _generators(generators: Generators, request: Request) -> Response:
+    await generators.look_again()
     discovery = generators.discovery
     refused = [{"file": refused.path.name, "reason": refused.reason} for refused in discovery.refused]
     return reply({"generators": generators.states(), "refused": refused})
@@ -43,7 +44,7 @@ OPERATIONS: tuple[Operation[Generators], ...] = (
         path="/generators",
         call=_generators,
         needs=Scope.VIEW,
-        summary="Generators that were found, and how each stands.",
+        summary="Generators that are there now, and how each stands.",
         text="`generators`: one state each; `refused`: files that look like one and are none, with the reason.",
         answer=Body(noun=dict[str, Any]),
     ),

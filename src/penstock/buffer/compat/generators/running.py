@@ -123,6 +123,11 @@ class Generators:
             await self._stop(life, self._config.stop_seconds)
             return life.shown()
 
+    async def look_again(self) -> None:
+        """Look into the folders for what has come and gone; not while one is started or stopped, which looks by itself or takes long."""
+        if not self._lock.locked():
+            await self._look_by_itself()
+
     def states(self) -> list[GeneratorState]:
         """How each known generator stands, by task type."""
         idle = {
