@@ -67,6 +67,7 @@ from penstock.types import (
 
 R = TypeVar("R")
 _FLUSH_SECONDS = 60.0
+_WITH_UID = (ArrivedItem, RolloutRecord)
 
 
 class SqliteStore:
@@ -382,12 +383,13 @@ class SqliteStore:
 
     def _show(self, change: ChangeSet, records: Sequence[Record]) -> None:
         """Let look-ups see records that were just submitted. The caller has the lock."""
+        self._overlay.put(change, records)
+        if self._rollouts_seen is None or self._groups_seen is None:
+            return
         for record in records:
-            self._overlay.put(change, record)
-            if isinstance(record, ArrivedItem | RolloutRecord):
-                if self._rollouts_seen is not None:
-                    self._rollouts_seen.add(record.run, record.uid)
-            elif isinstance(record, GroupRecord) and self._groups_seen is not None and not self._groups_seen.may_have(record.run, record.id):
+            if isinstance(record, _WITH_UID):
+                self._rollouts_seen.add(record.run, record.uid)
+            elif isinstance(record, GroupRecord) and not self._groups_seen.may_have(record.run, record.id):
                 self._groups_seen.add(record.run, record.id)
 
     def _settled(self, changes: Sequence[ChangeSet]) -> None:
