@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -45,6 +46,13 @@ def check_algorithm(name: str, words: Sequence[str] = ()) -> CheckReport:
 
     Raises `ConfigError` if nothing has that name, or if it cannot be driven at all.
     """
+    with warnings.catch_warnings():
+        # A warning of numpy says nothing that the findings do not say, and does not say of which batch.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return _report(name, words)
+
+
+def _report(name: str, words: Sequence[str]) -> CheckReport:
     if kind_of(name) == "loss":
         from penstock.lab.check_losses import check_loss
 

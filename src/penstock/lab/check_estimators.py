@@ -157,14 +157,16 @@ def _constant(trial: _Trial, case: Case) -> Fault | None:
 
 def _partial(trial: _Trial, case: Case) -> Fault | None:
     """The batch without its last member, whose group has others."""
-    if sum(episode.group == case[-1].group for episode in case) < 2:
+    if trial.declared.facts.batch_wide or sum(episode.group == case[-1].group for episode in case) < 2:
         return None
-    others = [key for key in trial.keys(case) if case[key[0]].group != case[-1].group]
+    keys = trial.keys(case)
     whole, without = (dict(zip(trial.keys(some), trial.of_case(some), strict=True)) for some in (case, case[:-1]))
-    wanted, found = [whole[key] for key in others], [without[key] for key in others]
-    if trial.declared.facts.batch_wide or _close(found, wanted):
+    others = [key for key in keys if case[key[0]].group != case[-1].group]
+    if _close([without[key] for key in others], [whole[key] for key in others]):
         return None
-    return "when the last member is missing, other groups get other advantages", {**trial.columns(case, others), "expected": wanted, "found": found}
+    shown_without = [f"{without[key]:.6g}" if key in without else "" for key in keys]
+    sentence = "when the last member is missing, other groups get other advantages"
+    return sentence, {**trial.columns(case), "in the batch": list(whole.values()), "without the last": shown_without}
 
 
 def _repeatable(trial: _Trial, case: Case) -> Fault | None:

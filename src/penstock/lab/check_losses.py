@@ -253,20 +253,18 @@ def _unchanged(loss: TrialLoss, case: Tokens) -> Fault | None:
 
 
 def _bad_values(loss: TrialLoss, case: Tokens) -> Fault | None:
-    for name in ("logprobs_L", "behaviour_logprobs_L", "advantages_L"):
-        for value in (math.nan, math.inf):
-            tokens = columns_of(case)
-            spoiled_L = getattr(tokens, name).copy()
-            spoiled_L[0] = value
-            if name != "advantages_L" and value == math.inf:
-                continue  # no logprob is infinite unless it is NaN before; bounds may well hold it
-            spoiled = replace(tokens, **{name: spoiled_L})
-            try:
-                found = _tried(loss, spoiled)
-            except ValueError:
-                continue
-            if np.isfinite(found.losses_L).all():
-                return f"{value} in {name} does not show in the loss", _shown(spoiled, loss=found.losses_L)
+    """What the model gives, and what credit gives; of the sampler's logprobs the learner itself makes sure before it asks the loss."""
+    tokens = columns_of(case)
+    for name, value in (("logprobs_L", math.nan), ("advantages_L", math.nan), ("advantages_L", math.inf)):
+        spoiled_L = getattr(tokens, name).copy()
+        spoiled_L[0] = value
+        spoiled = replace(tokens, **{name: spoiled_L})
+        try:
+            found = _tried(loss, spoiled)
+        except ValueError:
+            continue
+        if np.isfinite(found.losses_L).all():
+            return f"{value} in {name} does not show in the loss", _shown(spoiled, loss=found.losses_L)
     return None
 
 

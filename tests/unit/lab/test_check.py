@@ -156,3 +156,12 @@ def test_the_verb_ends_with_1_when_something_fails() -> None:
         main(["check", "algorithm", f"{__name__}:batch_std", "--json"])
     assert ended.value.code == 1
     assert "split" in [finding["check"] for finding in json.loads(out.getvalue())["findings"] if finding["status"] == "failed"]
+
+
+def plain(inputs: LossInputs, config: LossConfig) -> TokenLosses:
+    """The example of the docs: it does not look at the sampler's logprobs."""
+    return TokenLosses(losses_L=-float(config.options["scale"]) * inputs.advantages_L * inputs.logprobs_L)
+
+
+def test_the_loss_that_the_docs_show_passes() -> None:
+    assert failed(check_algorithm(f"{__name__}:plain", ["options.scale=1.0"])) == []
