@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.services.buffers import Process, rollout
+from tests.services.sabotage import EARLY_ANSWERS, FORGOTTEN_UIDS, running
 
 from penstock.buffer.client import BufferClient, api
 from penstock.errors import PenstockError
@@ -28,26 +30,8 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "25"))
 SIZE = 2
 ACKS_BETWEEN_KILLS = 6
 
-EARLY_ANSWERS = """
-import time
-from penstock.buffer import service
-from penstock.buffer.store import _writer
-
-async def passed(self, commit):
-    pass
-
-def slowly(self, batch, commit=_writer.Writer._commit):
-    time.sleep(0.3)
-    return commit(self, batch)
-
-service.Line.passed = passed
-_writer.Writer._commit = slowly
-"""
-FORGOTTEN_UIDS = """
-from penstock.ledger import Ledger
-
-Ledger.find_rollout = lambda self, past, uid: None
-"""
+PATIENCE_SECONDS = 60.0
+"""A buffer that answers nobody for so long has failed."""
 
 
 @dataclass
@@ -66,6 +50,7 @@ class Trial:
     """It is time for the next kill."""
     refused: list[str] = field(default_factory=list)
     """Answers that no writer or reader should ever get."""
+    answered_at: float = field(default_factory=time.monotonic)
 
     def ack(self, kind: str, uid: str) -> None:
         self.acknowledged[kind][uid] += 1
@@ -92,9 +77,12 @@ async def post(session: aiohttp.ClientSession, trial: Trial, path: str, value: A
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with session.post(trial.process.url + path, data=json.dumps(value).encode(), headers={"Content-Type": "application/json"}) as answer:
             if answer.status == 200:
+                trial.answered_at = time.monotonic()
                 return dict(json.loads(await answer.read()))
             if answer.status != 503:
                 raise AssertionError(await answer.text())
+    if time.monotonic() > trial.answered_at + PATIENCE_SECONDS:
+        raise AssertionError(f"nothing was answered for {PATIENCE_SECONDS:.0f} s")
     await asyncio.sleep(0.02)
     return None
 
@@ -207,27 +195,18 @@ async def undergo(process: Process, kills: int) -> Trial:
     return trial
 
 
-async def test_kills_under_writers_and_readers_lose_double_and_mix_nothing(tmp_path: Path) -> None:
-    process = Process(tmp_path, "--group-size", str(SIZE))
-    try:
+async def test_kills_under_writers_and_readers_lose_double_and_mix_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, monkeypatch) as process:
         trial = await undergo(process, KILLS)
         assert trial.failures() == []
         for run in ("run", "default"):
             ledger = process.get(f"/v1/runs/{run}/ledger")
             assert (ledger["imbalance"], set(ledger["balances"][0]["groups"])) == (0, {"spent"})
-    finally:
-        process.kill()
 
 
-@pytest.mark.parametrize("sabotage", [EARLY_ANSWERS, FORGOTTEN_UIDS], ids=["early answers", "forgotten uids"])
-async def test_the_trial_sees_a_buffer_that_breaks_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sabotage: str) -> None:
-    (tmp_path / "patch").mkdir()
-    (tmp_path / "patch" / "sitecustomize.py").write_text(sabotage)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "patch"))
-    process = Process(tmp_path, "--group-size", str(SIZE))
-    try:
+@pytest.mark.parametrize("bug", [EARLY_ANSWERS, FORGOTTEN_UIDS], ids=["early answers", "forgotten uids"])
+async def test_the_trial_sees_a_buffer_that_breaks_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    with running(tmp_path, monkeypatch, bug) as process:
         failures = (await undergo(process, 1)).failures()
-    finally:
-        process.kill()
     # A duplicate that fills a group keeps its sibling out, which is lost then.
     assert any("was acknowledged and lost" in failure for failure in failures), failures
