@@ -81,14 +81,22 @@ class Said:
     message: str
 
 
-_READ = (
-    "`batch_size` n asks for the fewest whole groups that reach n items, oldest first; absent or -1 for everything that is ready. `read_id` asks for"
-    " an earlier read once more. The id of this one stands in `meta_info` and in the header `X-Read-Id`."
-)
-
-
 def _operation(method: str, path: str, needs: Scope, summary: str, **facts: Any) -> Operation[BufferService]:
     return Operation(method=method, path=path, call=None, needs=needs, summary=summary, refusal=CompatibleRefusal, **facts)  # type: ignore[arg-type]
+
+
+def _read(path: str, summary: str) -> Operation[BufferService]:
+    return _operation(
+        "POST",
+        path,
+        Scope.CONSUME,
+        summary,
+        text="`batch_size` n asks for the fewest whole groups that reach n items, oldest first; absent or -1 for everything that is ready. `read_id` asks"
+        " for an earlier read once more. The id of this one stands in `meta_info` and in the header `X-Read-Id`.",
+        body=Body(noun=CompatibleRead, loose=True, required=False),
+        answer=Body(noun=CompatibleReply),
+        refuses=(404, 409, 410),
+    )
 
 
 OPERATIONS: tuple[Operation[BufferService], ...] = (
@@ -103,26 +111,8 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         answer=Body(noun=CompatibleReply),
         refuses=(404, 409),
     ),
-    _operation(
-        "POST",
-        "/get_rollout_data",
-        Scope.CONSUME,
-        "Read groups that are ready, and spend them.",
-        text=_READ,
-        body=Body(noun=CompatibleRead, loose=True, required=False),
-        answer=Body(noun=CompatibleReply),
-        refuses=(404, 409, 410),
-    ),
-    _operation(
-        "POST",
-        "/buffer/read",
-        Scope.CONSUME,
-        "The same under its older name.",
-        text=_READ,
-        body=Body(noun=CompatibleRead, loose=True, required=False),
-        answer=Body(noun=CompatibleReply),
-        refuses=(404, 409, 410),
-    ),
+    _read("/get_rollout_data", "Read groups that are ready, and spend them."),
+    _read("/buffer/read", "The same under its older name."),
     _operation(
         "GET",
         "/buffer/peek",
