@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,8 @@ WRITE, READ = "/buffer/write", "/get_rollout_data"
 
 def main() -> None:
     options = arguments(__doc__)
+    # As an exception, so that servers are stopped and their files removed on the way out.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     # Beside the caller and not in /tmp, which may be memory.
     with tempfile.TemporaryDirectory(dir=".") as scratch:
         for result in figures(Path(scratch), quick=options.quick):
