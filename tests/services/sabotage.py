@@ -89,14 +89,23 @@ service.read_items = read_items
 """Has no time for anybody after bad input."""
 
 ONE_AT_A_TIME = """
-from penstock.httpd import protocol
-from penstock.httpd.limits import Phase
+import asyncio
+from penstock.httpd.guard import Guard
+from penstock.httpd.limits import LimitedProtocol, Phase
 
-def answer(self, *given, answer=protocol.LaneProtocol._answer):
-    slow = any(other._phase is Phase.BODY for other in self.connections if other is not self)
-    self.loop.call_later(1.2 if slow else 0.0, lambda: answer(self, *given))
+there = []
 
-protocol.LaneProtocol._answer = answer
+def connection_made(self, transport, made=LimitedProtocol.connection_made):
+    there.append(self)
+    made(self, transport)
+
+async def call(self, scope, receive, send, call=Guard.__call__):
+    if any(other._phase is Phase.BODY for other in there):
+        await asyncio.sleep(1.2)
+    await call(self, scope, receive, send)
+
+LimitedProtocol.connection_made = connection_made
+Guard.__call__ = call
 """
 """Lets those wait who have sent everything until others have."""
 
