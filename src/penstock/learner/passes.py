@@ -15,7 +15,7 @@ from penstock.learner.config import LearnerConfig, LossConfig
 from penstock.learner.denominators import token_weights
 from penstock.learner.lines import Line, line_of
 from penstock.learner.losses import LossInputs, TokenLosses, loss_named, penalties
-from penstock.models import TokenScores, token_scores, tree_hidden
+from penstock.models import TokenScores, token_logprobs, token_scores, tree_hidden
 from penstock.types import BoolArray, Float64Array, RlExample
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ def logprobs_of(model: PreTrainedModel, example: RlExample, wanted_RT: BoolArray
     masked = replace(example, loss_mask=wanted_RT)
     with torch.no_grad():
         parts = [
-            _numbers(_scores(model, line_of(part, part.loss_mask), config, entropy_gradient=False).logprobs_T)
+            _numbers(token_logprobs(model, _predicting(model, line), line.targets_L, temperature=config.temperature))
             for part in micro_batches(masked, config.micro_batch_tokens)
             if part.loss_mask.any()
+            for line in (line_of(part, part.loss_mask),)
         ]
     return np.concatenate(parts)
 
@@ -103,8 +104,12 @@ def _assess_part(part: RlExample, line: Line, scores: TokenScores, loss: LossCon
 
 
 def _scores(model: PreTrainedModel, line: Line, config: LearnerConfig, *, entropy_gradient: bool) -> TokenScores:
-    hidden_TD = tree_hidden(model, line.ids_T, line.positions_T, line.layout)
-    return token_scores(model, hidden_TD[line.predictors_L], line.targets_L, temperature=config.temperature, entropy_gradient=entropy_gradient)
+    return token_scores(model, _predicting(model, line), line.targets_L, temperature=config.temperature, entropy_gradient=entropy_gradient)
+
+
+def _predicting(model: PreTrainedModel, line: Line) -> torch.Tensor:
+    """Hidden states that predict the tokens to be scored."""
+    return tree_hidden(model, line.ids_T, line.positions_T, line.layout)[line.predictors_L]
 
 
 def _inputs(part: RlExample, places_L: npt.NDArray[np.int64], logprobs_L: torch.Tensor, entropies_L: torch.Tensor | None) -> LossInputs:

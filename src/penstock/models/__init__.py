@@ -3,7 +3,7 @@
 - `load_model`, `init_model`: a Hugging Face causal-LM directory of the Llama or Qwen families as a module; a small new one.
 - `model_tensors`, `check_tensors`, `load_tensors`: the tensors of a module by name, tied ones once.
 - `weights_digest`, `read_weights`, `write_weights`, `weights_path`, `keep_weights`: what names and holds a set of weights.
-- `TreeLayout`, `tree_layout`, `tree_hidden`, `token_scores`: exact passes over packed prefix trees through the unmodified classes.
+- `TreeLayout`, `tree_layout`, `tree_hidden`, `token_scores`, `token_logprobs`: exact passes over packed prefix trees through the unmodified classes.
 - `Demonstration`, `WarmUpConfig`, `warm_up`: supervised training on (prompt, reply) pairs.
 
 Importing this package imports torch; transformers is imported when a model is loaded or made.
@@ -11,7 +11,7 @@ Importing this package imports torch; transformers is imported when a model is l
 
 from penstock.models.creation import SIZES, init_model
 from penstock.models.loading import FAMILIES, load_model
-from penstock.models.scores import TokenScores, token_scores
+from penstock.models.scores import TokenScores, token_logprobs, token_scores
 from penstock.models.tree import TREE_ATTENTION, TreeLayout, tree_hidden, tree_layout
 from penstock.models.warmup import Demonstration, WarmUpConfig, WarmUpResult, warm_up
 from penstock.models.weights import (
@@ -45,6 +45,7 @@ __all__ = [
     "model_tensors",
     "read_weights",
     "sync",
+    "token_logprobs",
     "token_scores",
     "tree_hidden",
     "tree_layout",

@@ -44,15 +44,31 @@ def token_scores(
     return TokenScores(logprobs_T=torch.cat([logprobs for logprobs, _ in chunks]), entropies_T=torch.cat([entropies for _, entropies in chunks]))
 
 
+def token_logprobs(model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
+    """The `logprobs_T` of `token_scores`, to the bit, for who wants nothing else and no gradient."""
+    rows_per_chunk = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    with torch.no_grad():
+        pairs = zip(torch.split(hidden_TD, rows_per_chunk), torch.split(targets_T, rows_per_chunk), strict=True)
+        return torch.cat([-nll_loss(_log_softmax(model, hidden, temperature), targets, reduction="none") for hidden, targets in pairs])
+
+
 def _score(
     model: PreTrainedModel, hidden_TD: torch.Tensor, targets_T: torch.Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs_TV = _log_softmax(model, hidden_TD, temperature)
+    if entropy_gradient:
+        entropies_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+    else:
+        with torch.no_grad():
+            # In place: as large as the logits, and once is enough.
+            entropies_T = logprobs_TV.exp().mul_(logprobs_TV).sum(-1).neg_()
+    return -nll_loss(logprobs_TV, targets_T, reduction="none"), entropies_T
+
+
+def _log_softmax(model: PreTrainedModel, hidden_TD: torch.Tensor, temperature: float) -> torch.Tensor:
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    logits_TV = head(hidden_TD)
+    logits_TV: torch.Tensor = head(hidden_TD)
     if temperature != 1.0:
         logits_TV = logits_TV / temperature
     # Half precision is too coarse for ratios; double stays double.
-    logprobs_TV = log_softmax(logits_TV, dim=-1, dtype=torch.promote_types(logits_TV.dtype, torch.float32))
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropies_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
-    return -nll_loss(logprobs_TV, targets_T, reduction="none"), entropies_T
+    return log_softmax(logits_TV, dim=-1, dtype=torch.promote_types(logits_TV.dtype, torch.float32))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.models import load_model, scores, token_scores
+from penstock.models import load_model, scores, token_logprobs, token_scores
 
 
 def test_scores_are_log_softmax_and_entropy_after_temperature(directory_of: Callable[..., Path]) -> None:
@@ -35,6 +35,16 @@ def test_chunks_of_logits_change_neither_scores_nor_gradients(directory_of: Call
     monkeypatch.setattr(scores, "_LOGITS_AT_ONCE", 3 * 64)
     for at_once, in_chunks in zip(whole, run(), strict=True):
         torch.testing.assert_close(in_chunks, at_once, rtol=1e-12, atol=1e-12)
+
+
+def test_logprobs_alone_are_those_of_the_scores_to_the_bit(directory_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(directory_of("llama"))
+    hidden = torch.randn(7, 32, generator=torch.Generator().manual_seed(0))
+    for at_once in (scores._LOGITS_AT_ONCE, 3 * 64):
+        monkeypatch.setattr(scores, "_LOGITS_AT_ONCE", at_once)
+        found = token_logprobs(model, hidden, torch.arange(7), temperature=0.7)
+        assert torch.equal(found, token_scores(model, hidden, torch.arange(7), temperature=0.7).logprobs_T.detach())
+        assert not found.requires_grad
 
 
 def test_entropies_carry_a_gradient_when_asked_also_in_chunks(directory_of: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
