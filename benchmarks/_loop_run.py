@@ -38,7 +38,7 @@ class Measured:
 def train(yaml: Path, words: list[str], run_dir: Path) -> Measured:
     """Run to the end and measure the updates after the first few."""
     command = [sys.executable, "-m", "penstock", "train", str(yaml), *words]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))}
     used: list[tuple[float, float]] = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
@@ -49,11 +49,10 @@ def train(yaml: Path, words: list[str], run_dir: Path) -> Measured:
             raise RuntimeError(f"penstock train ended with {process.returncode}: {process.stderr.read()[-2000:]}")
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     updates = sorted((line for line in lines if "learner/tokens" in line), key=lambda line: line["step"])[FIRST_MEASURED:]
-    start, stop = updates[0]["time"], updates[-1]["time"]
     times = [line["time"] for line in updates]
     return Measured(
         wall_seconds=statistics.median(later - earlier for earlier, later in pairwise(times)),
-        cpu_seconds=(_at(used, stop) - _at(used, start)) / (len(updates) - 1),
+        cpu_seconds=(_at(used, times[-1]) - _at(used, times[0])) / (len(times) - 1),
         tokens_trained=statistics.fmean(line["learner/tokens"] for line in updates[1:]),
         summary=json.loads((run_dir / "summary.json").read_text()),
     )

@@ -2,7 +2,7 @@
 
 python benchmarks/loop.py [--json] [--quick]
 
-`--quick` leaves out the demo and its control, which take minutes, and the runs with latency.
+`--quick` leaves out the demo and its control, which take minutes, and the runs with latency, and takes about four minutes.
 """
 
 from __future__ import annotations
@@ -45,11 +45,17 @@ def main() -> None:
 def figures(scratch: Path, *, quick: bool) -> Iterator[Result]:
     model = scratch / "tiny"
     subprocess.run([sys.executable, "-m", "penstock", "init", "model", str(model), "--size", "tiny", "--template", "plain"], check=True, capture_output=True)
-    updates, steps = (7, 1) if quick else (20, 3)
-    ours, theirs = run(scratch, model, "plain", updates), trl(model, steps=steps, threads=1)
+    updates, steps = (6, 2) if quick else (12, 2)
     peer = "TRL GRPOTrainer"
-    yield against("loop_cpu_per_update", ours.cpu_seconds, "s", peer=peer, peer_value=statistics.median(theirs["cpu_seconds"]), goal=1.5)
-    yield bounded("loop_agreement_p999", ours.summary["mismatch"]["p999"], "nats", goal=1e-5)
+    ours_seconds, their_seconds, agreement = [], [], []
+    # In turns, so that what else the machine does weighs on both; a median of rounds.
+    for number in range(2 if quick else 3):
+        ours = run(scratch, model, f"plain-{number}", updates)
+        ours_seconds.append(ours.cpu_seconds)
+        agreement.append(ours.summary["mismatch"]["p999"])
+        their_seconds.append(statistics.fmean(trl(model, steps=steps, threads=1)["cpu_seconds"]))
+    yield against("loop_cpu_per_update", statistics.median(ours_seconds), "s", peer=peer, peer_value=statistics.median(their_seconds), goal=1.5)
+    yield bounded("loop_agreement_p999", max(agreement), "nats", goal=1e-5)
     if quick:
         return
     ours = run(scratch, model, "latency", updates, f"envs.prompt.latency_seconds={LATENCY_SECONDS}")
