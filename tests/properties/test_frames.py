@@ -93,7 +93,7 @@ def test_a_frame_gives_what_the_template_gives(style: str, who: list[str], said:
     messages = [Message(role=role, content=content) for role, content in zip(who, said, strict=False)]
     found = made._framed(messages, None)
     if found is not None:
-        assert shown(labelled(made._vocabulary.encode(found[0]), found[1])) == slow(made, messages)
+        assert shown(made._cut(*found)) == slow(made, messages)
 
 
 @pytest.mark.parametrize("style", sorted(ODD))
@@ -104,6 +104,17 @@ def test_whatever_a_template_does_with_a_text_a_frame_is_right_or_there_is_none(
     found = made._framed([Message(role="user", content=content)], None)
     if found is not None:
         assert found[0] == made._after_reply([Message(role="user", content=content)], None, None, True)[0]
+
+
+@pytest.mark.parametrize("style", ["chatml", "plain", *sorted(path.name for path in STYLES.iterdir())])
+@given(content=contents, start=st.integers(0, 20), length=st.integers(0, 20))
+@settings(max_examples=25)
+def test_text_is_cut_into_tokens_as_by_the_bounds_of_each(style: str, content: str, start: int, length: int) -> None:
+    vocabulary = template(style)._vocabulary
+    marked = vocabulary.mark(f"<|im_start|>user\n{content}<|im_end|>\n")
+    borders = [(start, min(start + length, len(marked)))] if start < len(marked) else []
+    spans = [Span(index=0, start=first, stop=behind) for first, behind in borders]
+    assert shown(template(style)._cut(marked, spans)) == shown(labelled(vocabulary.encode(marked), spans))
 
 
 def test_the_templates_that_ship_and_most_others_have_frames() -> None:

@@ -43,7 +43,7 @@ def write_byte_tokenizer(directory: Path | str, template: str = "chatml", *, voc
 
 def _tokenizer(added: list[dict[str, Any]]) -> dict[str, Any]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    vocab = {character: byte for byte, character in enumerate(_byte_characters())}
+    vocab = {character: byte for byte, character in enumerate(byte_characters())}
     return {
         "version": "1.0",
         "truncation": None,
@@ -57,7 +57,7 @@ def _tokenizer(added: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _byte_characters() -> list[str]:
+def byte_characters() -> list[str]:
     """The character by which byte-level tokenizers write each byte: itself if it can be seen, else the next one from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))

@@ -63,16 +63,20 @@ def plain_spans(rendered: str, contents: Sequence[str]) -> list[Span] | None:
 
 def labelled(encoded: Encoded, spans: Sequence[Span]) -> tuple[Piece, ...]:
     """The tokens, cut where the message changes. A token that holds any character of a message's text belongs to the message, to the last of several."""
+    held = [(int(encoded.ends.searchsorted(span.start, side="right")), int(encoded.starts.searchsorted(span.stop, side="left"))) for span in spans]
+    return owned(encoded.ids, spans, held)
+
+
+def owned(ids: Int32Array, spans: Sequence[Span], held: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
+    """The same, with the tokens known that hold each span."""
     cuts: list[tuple[int, int | None]] = [(0, None)]
     """Where a run of tokens begins, and whose they are."""
-    for span in spans:
-        first = int(encoded.ends.searchsorted(span.start, side="right"))
-        behind = int(encoded.starts.searchsorted(span.stop, side="left"))
+    for span, (first, behind) in zip(spans, held, strict=True):
         if behind > first:
             while cuts and cuts[-1][0] >= first:
                 cuts.pop()
             cuts += [(first, span.index), (behind, None)]
-    return tuple(_pieces(encoded.ids, cuts))
+    return tuple(_pieces(ids, cuts))
 
 
 def _pieces(ids: Int32Array, cuts: Sequence[tuple[int, int | None]]) -> Iterator[Piece]:

@@ -16,9 +16,9 @@ from penstock.chat.forks import fork
 from penstock.chat.frames import Frame
 from penstock.chat.history import PROBE, examine, keeps_reply, tool_call_turn, trials
 from penstock.chat.messages import check_messages, check_text
-from penstock.chat.pieces import Fork, Known, Rendered, Reply, Rewrite, joined_ids, shifted, without_first
+from penstock.chat.pieces import Fork, Known, Piece, Rendered, Reply, Rewrite, joined_ids, shifted, without_first
 from penstock.chat.renderer import Renderer, TemplateSource
-from penstock.chat.spans import Span, bracketed, labelled, plain_spans, read_spans
+from penstock.chat.spans import Span, bracketed, labelled, owned, plain_spans, read_spans
 from penstock.chat.vocabulary import Vocabulary
 from penstock.errors import ConfigError, InvalidError, InvariantError
 from penstock.types import Int32Array, Json, Message
@@ -132,7 +132,7 @@ class ChatTemplate:
         text, spans = found or self._after_reply(messages, tools, reply, add_generation_prompt)
         end = self._vocabulary.mark_at(text, 0)
         assert end is not None, "a template without an end token for replies is not extended"
-        pieces = labelled(self._vocabulary.encode(text), spans)
+        pieces = self._cut(text, spans)
         # Dropped only now: what stands behind it is encoded as in the middle of a conversation.
         return Rendered(pieces=without_first(pieces) if end.id == last_id else pieces)
 
@@ -192,6 +192,13 @@ class ChatTemplate:
         if len(messages) == 1:
             return self.rewrites.get(messages[0].role, _FRONT)
         return frozenset[Rewrite]().union(*(self.rewrites.get(message.role, _FRONT) for message in messages))
+
+    def _cut(self, text: str, spans: Sequence[Span]) -> tuple[Piece, ...]:
+        """A rendered text as tokens, cut at its messages."""
+        found = self._vocabulary.cut(text, [(span.start, span.stop) for span in spans if span.stop > span.start])
+        if found is None or any(span.stop <= span.start for span in spans):
+            return labelled(self._vocabulary.encode(text), spans)
+        return owned(found[0], spans, found[1])
 
     def _framed(self, messages: Sequence[Message], tools: Sequence[Json] | None) -> tuple[str, list[Span]] | None:
         """As `_after_reply`, from what the template wrote around other texts; None if it must be asked."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from penstock.chat.token_bytes import TokenBytes, has_byte_tokens
 from penstock.errors import ConfigError
 from penstock.types import Int32Array
 
@@ -68,10 +69,13 @@ class Vocabulary:
         self._by_spelling = {token.spelling: token for token in self.tokens}
         self._by_mark = {token.mark: token for token in self.tokens}
         self._control_ids = frozenset(token.id for token in self.tokens)
+        self._swallows = any(token.get("lstrip") or token.get("rstrip") for token in added)
+        """Some control tokens take white space beside them for their own."""
         # Longest first, so that a token wins over one that it contains.
         self._spellings = _any_of(self._by_spelling)
         self._twin = _twin(twin_json, self._by_spelling)
         self._anchor_id = _id(self._twin, _ANCHOR)
+        self._bytes = TokenBytes(self._twin, without=self._anchor_id) if has_byte_tokens(twin_json) else None
         if plain.id_to_token(self._anchor_id) is not None:
             raise ConfigError(f"tokenizer.json leaves holes in its vocabulary: {self._anchor_id} should be free")
         for token in self.tokens:
@@ -118,10 +122,37 @@ class Vocabulary:
             ids=np.fromiter(plain_ids, np.int32, len(plain_ids)), starts=np.maximum.accumulate(bounds[:, 0]), ends=np.maximum.accumulate(bounds[:, 1])
         )
 
+    def cut(self, marked: str, bounds: Sequence[tuple[int, int]]) -> tuple[Int32Array, list[tuple[int, int]]] | None:
+        """Tokens of text with marks, and for each pair of characters `start` to `stop` the tokens that hold any of them.
+
+        The same as to search in what `encode` gives, without the bounds of all other tokens; None where only those can tell.
+        """
+        if self._swallows:
+            return None
+        encoding = self._twin.encode(marked, add_special_tokens=False)
+        plain_ids = encoding.ids
+        held: list[tuple[int, int]] = []
+        for start, stop in bounds:
+            first = encoding.char_to_token(start)
+            behind = len(plain_ids)
+            if stop < len(marked):
+                following = encoding.char_to_token(stop)
+                chars = None if following is None else encoding.token_to_chars(following)
+                if following is None or chars is None:
+                    return None
+                # A token that begins before the end holds some of it.
+                behind = following + (chars[0] < stop)
+            if first is None:
+                return None
+            held.append((first, behind))
+        return np.fromiter(plain_ids, np.int32, len(plain_ids)), held
+
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
+        plain = ids.tolist() if isinstance(ids, np.ndarray) else [int(one) for one in ids]
+        if self._bytes is not None:
+            return self._bytes.decode(plain)
         # The anchor keeps decoders from dropping the space in front of the first word.
-        plain = ids.tolist() if isinstance(ids, np.ndarray) else map(int, ids)
         inside = [self._anchor_id, *[one for one in plain if 0 <= one <= _LARGEST_ID and one != self._anchor_id]]
         return str(self._twin.decode(inside, skip_special_tokens=False)).removeprefix(_ANCHOR)
 
