@@ -212,9 +212,9 @@ class BufferClient:
         """See `ledger.release`."""
         await self._call("POST", f"/sessions/{quote(session)}/release")
 
-    async def write(self, rollouts: Sequence[Rollout]) -> tuple[api.Written, ...]:
-        """Store rollouts; one answer for each. Durable when this returns."""
-        body = join_items([encode_msgpack(rollout) for rollout in rollouts])
+    async def write(self, rollouts: Sequence[Rollout], *, checked: bool = True) -> tuple[api.Written, ...]:
+        """Store rollouts; one answer for each. Durable when this returns. Not `checked`: see `encode_msgpack`; the buffer looks at them in any case."""
+        body = join_items([encode_msgpack(rollout, checked=checked) for rollout in rollouts])
         return read_body(await self._call("POST", "/rollouts", body, "application/msgpack"), _WrittenReply).rollouts
 
     # Enrichment

@@ -53,6 +53,10 @@ def to_ext(array: Array) -> Ext:
 
 
 def _narrowest(array: Array) -> np.dtype[Any]:
+    if array.dtype is _INT32:
+        # Read as unsigned, what is negative is larger than all that fits: one look in place of two.
+        largest = np.maximum.reduce(array.view(np.uint32), axis=None)
+        return _NARROW[0] if largest < 1 << 8 else _NARROW[1] if largest < 1 << 16 else _INT32
     low, high = int(array.min()), int(array.max())
     for narrow, (least, most) in _NARROWER[array.dtype].items():
         if least <= low and high <= most:
