@@ -173,9 +173,12 @@ def worker(
     dir: Annotated[Path, typer.Option("--dir", help="Where runs are.")] = Path("runs"),
 ) -> None:
     """Play episodes of a run: beside its own workers, from now until this process is told to stop."""
+    import uvloop
+
     from penstock.orchestrator.config import load_run
     from penstock.orchestrator.parts import worker_config
     from penstock.orchestrator.rundir import RunDir, find_run
+    from penstock.process.garbage import collect_seldom
     from penstock.rollout.worker import run_worker
 
     speak()
@@ -195,7 +198,8 @@ def worker(
         from penstock.orchestrator.agents import worker_agents
 
         agents = worker_agents
-    run_until_told(run_worker(*configs, agents=agents))
+    collect_seldom()
+    run_until_told(run_worker(*configs, agents=agents), loop_factory=uvloop.new_event_loop)
 
 
 def learner(

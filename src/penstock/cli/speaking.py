@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -17,7 +17,7 @@ def speak(*, plain: bool = False) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def run_until_told(work: Coroutine[Any, Any, None]) -> None:
+def run_until_told(work: Coroutine[Any, Any, None], *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
     """Run `work` to its end. SIGTERM cancels it, so that what it holds is let go of in order, and the process then says by its exit that it is not done."""
 
     async def run() -> None:
@@ -26,6 +26,7 @@ def run_until_told(work: Coroutine[Any, Any, None]) -> None:
         await task
 
     try:
-        asyncio.run(run())
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(run())
     except asyncio.CancelledError:
         sys.exit(128 + signal.SIGTERM)

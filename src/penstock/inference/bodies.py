@@ -43,11 +43,11 @@ def completion_body(
     if request_id is not None:
         options["request_id"] = request_id
     array = np.asarray(ids)
-    text = _written(array) if prompts is None or affinity is None else prompts.text(affinity, array)
+    text = msgspec.json.encode(array.tolist())[1:-1] if prompts is None or affinity is None else prompts.text(affinity, array)
     return b'{"prompt":[%b],%b' % (text, msgspec.json.encode(options)[1:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Known:
     count: int
     digest: bytes
@@ -71,24 +71,24 @@ class PromptTexts:
     def text(self, owner: str, ids: Int32Array) -> bytes:
         """The ids as JSON, without the brackets. Whatever was remembered, they are these ids."""
         known = self._known.pop(owner, None)
+        hasher, text, count = xxhash.xxh3_128(), b"", 0
         if known is not None:
             self._num_bytes -= len(known.text)
-        if known is None or len(ids) < known.count or _digest(ids[: known.count]) != known.digest:
-            text = _written(ids)
-        else:
-            text = known.text if len(ids) == known.count else b"%b,%b" % (known.text, _written(ids[known.count :]))
-        if len(ids):
-            self._known[owner] = _Known(len(ids), _digest(ids), text)
+            if len(ids) >= known.count:
+                hasher.update(np.ascontiguousarray(ids[: known.count]).data)
+                if hasher.digest() == known.digest:
+                    text, count = known.text, known.count
+                else:
+                    hasher.reset()
+        if len(ids) > count:
+            new = np.ascontiguousarray(ids[count:])
+            hasher.update(new.data)
+            written = msgspec.json.encode(new.tolist())[1:-1]
+            text = b"%b,%b" % (text, written) if count else written
+        if text:
+            self._known[owner] = _Known(len(ids), hasher.digest(), text)
             self._num_bytes += len(text)
         while self._num_bytes > self._most_bytes:
             _, forgotten = self._known.popitem(last=False)
             self._num_bytes -= len(forgotten.text)
         return text
-
-
-def _digest(ids: Int32Array) -> bytes:
-    return xxhash.xxh3_128_digest(np.ascontiguousarray(ids).data)
-
-
-def _written(ids: Int32Array) -> bytes:
-    return msgspec.json.encode(ids.tolist())[1:-1]

@@ -148,7 +148,7 @@ class InferenceClient:
         answer = await self._once("POST", _COMPLETIONS, body, deadline_seconds)
         try:
             return read_reply(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError, IndexError, TypeError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise NoAnswer(f"the answer of {self._base_url} cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
     async def served(self, *, deadline_seconds: float = 10.0) -> ServedWeights:
@@ -281,8 +281,8 @@ def read_reply(answer: bytes) -> Reply:
         seconds=cost.seconds,
     )
     return Reply(
-        ids=np.array(choice.token_ids, np.int32),
-        logprobs=np.array(choice.logprobs.token_logprobs, np.float32),
+        ids=np.fromiter(choice.token_ids, np.int32, len(choice.token_ids)),
+        logprobs=np.fromiter(choice.logprobs.token_logprobs, np.float32, len(choice.logprobs.token_logprobs)),
         versions=tuple(choice.versions),
         text=choice.text,
         metadata=InferenceMetadata(sampler=_sampler_facts(bytes(read.sampler)), usage=usage, finish_reason=choice.finish_reason),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.wire import digest
+import xxhash
 
 
 def derived_seed(seed: int, *names: str | int) -> int:
@@ -11,4 +11,4 @@ def derived_seed(seed: int, *names: str | int) -> int:
     >>> derived_seed(0, "step", 1) == derived_seed(0, "step", 1) != derived_seed(0, "step", 2)
     True
     """
-    return int(digest(" ".join([str(seed), *map(str, names)]).encode())[:16], 16) >> 1
+    return int.from_bytes(xxhash.xxh3_128_digest(" ".join([str(seed), *map(str, names)]).encode())[:8]) >> 1

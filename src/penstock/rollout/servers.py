@@ -45,14 +45,16 @@ class Servers:
 
     async def ask(self, wish: Wish, body: bytes, deadline_seconds: float, waited: Callable[[float], None]) -> Reply:
         """What a server answers to a completion. Raises `InfraError` if none does by the deadline, and what a refusal is at once."""
-        deadline = self._clock.monotonic() + deadline_seconds
+        now = self._clock.monotonic()
+        deadline = now + deadline_seconds
         num_wrong = 0
         while True:
-            index = self._loads.ask(wish, self._clock.monotonic())
+            index = self._loads.ask(wish, now)
             if index is None:
                 index = await self._place(wish, deadline, waited)
+                now = self._clock.monotonic()
             try:
-                reply = await self._servers[index].reply_once(body, deadline_seconds=deadline - self._clock.monotonic())
+                reply = await self._servers[index].reply_once(body, deadline_seconds=deadline - now)
             except NoAnswer as trouble:
                 now = self._clock.monotonic()
                 (self._loads.full if trouble.is_full else self._loads.gone)(index, wish, now, trouble.named_seconds)

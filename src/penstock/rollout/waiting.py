@@ -46,9 +46,10 @@ class Waits:
 
     def __enter__(self) -> None:
         self._outer = self._running.show(self._uid, self._shown)
-        self._task = task = asyncio.current_task()
-        assert task is not None, "an episode runs in a task"
-        self._num_cancelled, self._has_rung = task.cancelling(), False
+        if self._task is None:
+            self._task = asyncio.current_task()
+        assert self._task is not None, "an episode runs in a task, and in one only"
+        self._num_cancelled, self._has_rung = self._task.cancelling(), False
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._alarm is not None

@@ -12,29 +12,25 @@ _FIRST_CAPACITY = 512
 class PathIds:
     """Grows at its end and is never changed before it, so what was given out stays right. Costs what is added, however long it is."""
 
-    __slots__ = ("_array", "_length", "_new")
+    __slots__ = ("_array", "_length", "new")
 
     def __init__(self) -> None:
         self._array: Int32Array = np.empty(_FIRST_CAPACITY, np.int32)
         self._length = 0
-        self._new: list[Int32Array] = []
-        """Added since somebody looked."""
-
-    def add(self, ids: Int32Array) -> None:
-        """Put tokens at the end. They must not be changed afterwards."""
-        self._new.append(ids)
+        self.new: list[Int32Array] = []
+        """Tokens at the end that nobody has looked at yet: whoever records adds them here, and does not change them afterwards."""
 
     def ids(self) -> Int32Array:
         """All tokens: a view that nobody may write to."""
-        if self._new:
-            length = self._length + sum(map(len, self._new))
+        if self.new:
+            length = self._length + sum(map(len, self.new))
             if length > len(self._array):
                 grown = np.empty(max(length, 2 * len(self._array)), np.int32)
                 grown[: self._length] = self._array[: self._length]
                 self._array = grown
-            np.concatenate(self._new, out=self._array[self._length : length])
+            np.concatenate(self.new, out=self._array[self._length : length])
             self._length = length
-            self._new.clear()
+            self.new.clear()
         view = self._array[: self._length]
         view.flags.writeable = False
         return view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ class Tokens:
         )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Run:
     """One or more appends in a row that may stand in one segment."""
 
@@ -53,6 +53,20 @@ class Run:
     abandoned: dict[int, str] = field(default_factory=dict)
     """Offset from which on the run was abandoned, and why."""
 
+    @classmethod
+    def after(cls, place: Place | None, run: Run | None, tokens: Tokens) -> Self:
+        """Tokens that hang on a place in `run`, which is cut there if it must be."""
+        depth = 0
+        if place is not None and run is not None:
+            depth = run.depth + place[1]
+            if place[1] < run.length:
+                run.cuts.add(place[1])
+        return cls(place, depth, [tokens], len(tokens.ids), set(), {})
+
+    def may_grow(self, offset: int, tokens: Tokens) -> bool:
+        """Whether tokens after the first `offset` of the run may be a part of it."""
+        return offset == self.length and tokens.continues(self.chunks[-1])
+
     def grow(self, tokens: Tokens) -> None:
         """Add tokens at the end. Chunks are joined only when somebody looks, so that a reply may come token by token."""
         self.chunks.append(tokens)
@@ -63,6 +77,20 @@ class Run:
         if len(self.chunks) > 1:
             self.chunks = [_joined(self.chunks)]
         return self.chunks[0]
+
+    def segment(self, parent: int | None) -> Segment:
+        """The run as one segment; it must not be cut."""
+        tokens = self.joined()
+        return Segment(
+            parent=parent,
+            ids=tokens.ids,
+            source=tokens.source,
+            logprobs=tokens.logprobs,
+            versions=tokens.versions,
+            arrays=dict(tokens.arrays),
+            media=tokens.media,
+            abandoned=self.abandoned.get(0) if self.abandoned else None,
+        )
 
     def segments(self, parent: int | None, first_index: int) -> Iterator[tuple[int, Segment]]:
         """(offset of its end, segment) for each segment of the run, the first of which gets number `first_index` and hangs on `parent`."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from penstock.errors import InvalidError
 from penstock.trace._runs import Tokens, read_only
 from penstock.trace.checks import as_arrays, as_ids, as_logprobs
-from penstock.types import Segment, Source, VersionRun
-from penstock.wire import check_noun
+from penstock.types import Evidence, Segment, Source, VersionRun
+from penstock.wire import check_id, check_noun
 
 
 def checked_tokens(
@@ -28,14 +28,14 @@ def checked_tokens(
     Raises `InvalidError` for what could not be sent.
     """
     own_ids = read_only(as_ids(ids))
-    if logprobs is None and not versions and not arrays and not media and source in (Source.TEMPLATE, Source.ENV) and own_ids.ndim == 1 and own_ids.size:
-        # Nothing is left that could be wrong with them, and most of what is recorded is this.
-        return Tokens(ids=own_ids, source=Source(source), logprobs=None, versions=(), arrays={}, media=())
-    if logprobs is not None and versions and not arrays and not media and source is Source.SAMPLED and all(map(_is_right, versions)):
-        own_logprobs = read_only(as_logprobs(logprobs))
-        if own_ids.ndim == own_logprobs.ndim == 1 and 0 < own_ids.size == own_logprobs.size == sum(run.count for run in versions):
-            # The arrays were looked at when they were made, and few different runs of versions come again and again.
-            return Tokens(ids=own_ids, source=source, logprobs=own_logprobs, versions=tuple(versions), arrays={}, media=())
+    if not arrays and not media and own_ids.ndim == 1 and own_ids.size:
+        # With most of what is recorded nothing else can be wrong: the arrays were looked at when they were made.
+        if logprobs is None and not versions and source in (Source.TEMPLATE, Source.ENV):
+            return Tokens(ids=own_ids, source=Source(source), logprobs=None, versions=(), arrays={}, media=())
+        if logprobs is not None and source is Source.SAMPLED and _count(versions) == own_ids.size:
+            own_logprobs = read_only(as_logprobs(logprobs))
+            if own_logprobs.ndim == 1 and own_logprobs.size == own_ids.size:
+                return Tokens(ids=own_ids, source=source, logprobs=own_logprobs, versions=tuple(versions), arrays={}, media=())
     segment = Segment(
         parent=None,
         ids=own_ids,
@@ -61,16 +61,22 @@ def tokens_of(segment: Segment) -> Tokens:
     )
 
 
-def _is_right(run: VersionRun) -> bool:
-    """Whether nothing is wrong with a run. Its types first: to Python, and to a cache, True is 1."""
-    is_typed = type(run) is VersionRun and type(run.count) is type(run.version) is int and type(run.policy) is str and type(run.mixed_kv) is bool
-    return is_typed and _is_right_by_value(run)
+def _count(versions: Sequence[VersionRun]) -> int:
+    """How many tokens the runs are of; 0 if a look at one of them finds anything that might be wrong."""
+    count = 0
+    for run in versions:
+        # Types first: to Python, True is 1.
+        is_typed = type(run) is VersionRun and type(run.count) is type(run.version) is int and type(run.mixed_kv) is bool and type(run.evidence) is Evidence
+        if not is_typed or run.count < 1 or not 0 <= run.version < 2**63 or type(run.policy) is not str or not _is_id(run.policy):
+            return 0
+        count += run.count
+    return count
 
 
-@lru_cache(maxsize=4096)
-def _is_right_by_value(run: VersionRun) -> bool:
+@lru_cache(maxsize=1024)
+def _is_id(text: str) -> bool:
     try:
-        check_noun(run)
+        check_id(text, "policy")
     except InvalidError:
         return False
     return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ _LARGEST_ID, _LEAST_LOGPROB = int(np.iinfo(np.int32).max), float(np.finfo(np.flo
 
 def as_ids(ids: npt.ArrayLike) -> Int32Array:
     """`ids` as an int32 array of its own. Raises `InvalidError` if that would change a value."""
-    if type(ids) is np.ndarray and ids.dtype == _INT32 and ids.size and ids.min() >= 0:
+    if type(ids) is np.ndarray and ids.dtype == _INT32 and ids.ndim == 1 and ids.size and np.minimum.reduce(ids) >= 0:
         return ids.copy()
     array = _as_array(ids, "ids")
     if array.size == 0:
@@ -37,9 +37,10 @@ def as_ids(ids: npt.ArrayLike) -> Int32Array:
 
 def as_logprobs(logprobs: npt.ArrayLike) -> Float32Array:
     """`logprobs` as a float32 array of its own. What is right only after rounding is refused."""
+    is_usual = type(logprobs) is np.ndarray and logprobs.dtype == _FLOAT32 and logprobs.ndim == 1 and logprobs.size > 0
     # NaN compares false with everything.
-    if type(logprobs) is np.ndarray and logprobs.dtype == _FLOAT32 and logprobs.size and logprobs.max() <= 0 and logprobs.min() >= _LEAST_LOGPROB:
-        return logprobs.copy()
+    if is_usual and np.maximum.reduce(logprobs) <= 0 and np.minimum.reduce(logprobs) >= _LEAST_LOGPROB:
+        return cast(Float32Array, logprobs).copy()
     array = _as_array(logprobs, "logprobs")
     if array.dtype.kind not in "fiu":
         raise InvalidError(f"logprobs must be numbers, got {array.dtype}")

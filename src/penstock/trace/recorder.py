@@ -86,8 +86,7 @@ class Recorder:
         """The tokens on the path to the tip: what an engine is given to continue. A view that is right for ever, and cannot be written to."""
         if self._path is None:
             self._path = PathIds()
-            for ids in self._way_to(self._tip):
-                self._path.add(ids)
+            self._path.new += self._way_to(self._tip)
         return self._path.ids()
 
     def append(
@@ -115,14 +114,14 @@ class Recorder:
     def append_checked(self, tokens: Tokens) -> Place:
         """As `append`, of what `checked_tokens` gave. Where the tip is then."""
         tip, runs = self._tip, self._runs
-        if tip is not None and self._grows(tip, tokens):
+        if tip is not None and self._message_start is not None and tip[0] >= self._message_start and runs[tip[0]].may_grow(tip[1], tokens):
             runs[tip[0]].grow(tokens)
             self._tip = place = tip[0], runs[tip[0]].length
         else:
-            self._hang(tokens)
-            self._tip = place = len(runs) - 1, len(tokens.ids)
+            runs.append(Run.after(tip, None if tip is None else runs[tip[0]], tokens))
+            self._tip = place = len(runs) - 1, runs[-1].length
         if self._path is not None:
-            self._path.add(tokens.ids)
+            self._path.new.append(tokens.ids)
         return place
 
     def open_message(self) -> None:
@@ -208,6 +207,9 @@ class Recorder:
 
     def trace(self) -> Trace:
         """All that was recorded so far. Later calls do not change it. Tokens of a message that is still open have no mark."""
+        if not any(run.cuts for run in self._runs):  # then segments are numbered as runs are
+            whole = [run.segment(None if run.parent is None else run.parent[0]) for run in self._runs]
+            return Trace(segments=tuple(whole), marks=tuple(self._marks))
         segments: list[Segment] = []
         first_segments: list[int] = []
         ends: dict[Place, int] = {}
@@ -218,20 +220,8 @@ class Recorder:
                 ends[number, stop] = len(segments)
                 segments.append(segment)
         first_segments.append(len(segments))
-        is_uncut = len(segments) == len(self._runs)
-        marks = self._marks if is_uncut else [replace(mark, start=first_segments[mark.start], stop=first_segments[mark.stop]) for mark in self._marks]
-        return Trace(segments=tuple(segments), marks=tuple(marks))
-
-    def _grows(self, tip: Place, tokens: Tokens) -> bool:
-        """Whether the run at the tip was recorded in the message that is open now and may go on with `tokens`."""
-        run = self._runs[tip[0]]
-        return self._message_start is not None and tip[0] >= self._message_start and tip[1] == run.length and tokens.continues(run.chunks[-1])
-
-    def _hang(self, tokens: Tokens) -> None:
-        """Start a new run at the tip, cutting the run it hangs on where it must be cut."""
-        if self._tip is not None and self._tip[1] < self._runs[self._tip[0]].length:
-            self._runs[self._tip[0]].cuts.add(self._tip[1])
-        self._runs.append(Run(parent=self._tip, depth=self._depth(self._tip), chunks=[tokens], length=len(tokens.ids)))
+        marks = tuple(replace(mark, start=first_segments[mark.start], stop=first_segments[mark.stop]) for mark in self._marks)
+        return Trace(segments=tuple(segments), marks=marks)
 
     def _depth(self, place: Place | None) -> int:
         return 0 if place is None else self._runs[place[0]].depth + place[1]
@@ -280,9 +270,9 @@ class Recorder:
 
     def _check_fresh(self, mark: Mark) -> None:
         """Check a mark without rewards and facts. Of most messages nothing but their text could be wrong, and a full look costs as much as recording them."""
-        message, inference = mark.message, mark.inference
+        inference = mark.inference
         is_known = inference is None or (inference.sampler is self._known_sampler and _is_counted(inference.usage) and _is_text(inference.finish_reason))
-        if is_known and not message.tool_calls and _is_text(message.role, message.content, message.tool_call_id or "", message.name or ""):
+        if is_known and _is_plain(mark.message):
             return
         check_noun(mark)
         self._known_sampler = None if inference is None else inference.sampler
@@ -298,16 +288,35 @@ class Recorder:
 
 def _is_counted(usage: Usage) -> bool:
     """Whether all are numbers that can be sent."""
-    counts = usage.prompt_tokens, usage.cached_tokens, usage.sampled_tokens
-    return all(type(count) is int and 0 <= count < 2**63 for count in counts) and type(usage.seconds) is float and 0.0 <= usage.seconds < math.inf
+    return _is_count(usage.prompt_tokens) and _is_count(usage.cached_tokens) and _is_count(usage.sampled_tokens) and _is_time(usage.seconds)
 
 
-def _is_text(*values: str) -> bool:
-    """Whether all are texts that can be sent."""
+def _is_count(value: int) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_time(value: float) -> bool:
+    return type(value) is float and 0.0 <= value < math.inf
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether nothing is wrong with a message: one without calls, of texts that can be sent."""
+    if message.tool_calls or not _is_text(message.role) or not _is_text(message.content):
+        return False
+    return (message.tool_call_id is None or _is_text(message.tool_call_id)) and (message.name is None or _is_text(message.name))
+
+
+def _is_text(value: str) -> bool:
+    """Whether it is a text that can be sent."""
+    if type(value) is not str:
+        return False
+    if value.isascii():
+        return True
     try:
-        return all(type(value) is str and (value.isascii() or bool(value.encode())) for value in values)
+        value.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _with_later_facts(mark: Mark, reward: float | None, rewards: Mapping[str, float] | None, step: StepFacts | None) -> Mark:
