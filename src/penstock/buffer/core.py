@@ -19,6 +19,7 @@ from penstock.buffer.store import Store
 from penstock.errors import ConflictError, CorruptError, InputError, LimitError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger, arrivals
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
+from penstock.ledger.arriving import arrive_all
 from penstock.ledger.groups import content_digest
 from penstock.types import (
     AnnotationRecord,
@@ -281,6 +282,32 @@ class Buffer:
         """See `ledger.arrivals.arrive`."""
         ledger = self.ledger(run)
         return self._decided(ledger, arrivals.arrive(ledger, self.store, rules, item, self._now()))
+
+    def arrive_all(self, run: str, rules: ArrivalRules, items: Sequence[Item]) -> Pending[list[Arrived | InputError]]:
+        """As `arrive` for each of `items`, one after the other; what would be raised for one of them stands in its place."""
+        answers: list[Arrived | InputError] = []
+        ledger = self.ledger(run)
+        while len(answers) < len(items):
+            rest = items[len(answers) :] if answers else items
+            if ledger.laws.capacity_rollouts:
+                # A group that becomes ready may end an older one for whose room it asks.
+                answers.append(self._arrived(run, rules, rest[0]))
+                continue
+            try:
+                decided = self._decided(ledger, arrive_all(ledger, self.store, rules, rest, self._now()))
+                answers += decided.reply
+            except InputError:
+                # The store takes nothing of them: the next look finds out what it takes of each.
+                decided = None
+            if decided is None or not decided.reply:
+                answers.append(self._arrived(run, rules, rest[0]))
+        return Pending(answers, self._line, changed=True)
+
+    def _arrived(self, run: str, rules: ArrivalRules, item: Item) -> Arrived | InputError:
+        try:
+            return self.arrive(run, rules, item).reply
+        except InputError as error:
+            return error
 
     def time_out(self, run: str, rules: ArrivalRules, environment: str) -> Pending[tuple[GroupRecord, ...]]:
         """See `ledger.arrivals.time_out`."""

@@ -49,22 +49,21 @@ class Line:
         self._failed = failed
         self._waiting: deque[tuple[Future[None], list[tuple[asyncio.Future[Any], Any]]]] = deque()
 
-    def place(self, commit: Future[None], outcome: T | InputError) -> asyncio.Future[T]:
-        """A future of `outcome`, a value or a refusal, that resolves when `commit` is done; or fails as the commit did."""
-        loop = asyncio.get_running_loop()
-        place: asyncio.Future[T] = loop.create_future()
+    def wait(self, commit: Future[None], *places: tuple[asyncio.Future[T], T | InputError]) -> None:
+        """Resolve each of the futures to what stands beside it, a value or a refusal, when `commit` is done; or fail them as the commit did."""
         if self._waiting and self._waiting[-1][0] is commit:
-            self._waiting[-1][1].append((place, outcome))
-            return place
-        self._waiting.append((commit, [(place, outcome)]))
+            self._waiting[-1][1].extend(places)
+            return
+        self._waiting.append((commit, [*places]))
         if len(self._waiting) == 1:
-            self._watch(loop)
-        return place
+            self._watch(asyncio.get_running_loop())
 
     async def passed(self, commit: Future[None]) -> None:
         """Returns when `commit` is done. Raises what it failed with."""
         if not commit.done():
-            await self.place(commit, None)
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.wait(commit, (place, None))
+            await place
             return
         failure = commit.exception()
         if failure is not None:
@@ -165,9 +164,9 @@ class BufferService:
         await self._line.passed(pending.durable)
         return pending.reply
 
-    def following(self, outcome: T | InputError) -> asyncio.Future[T]:
-        """A future of what was just decided: the reply, or the refusal, once everything it stands on is durable. For those who cannot wait themselves."""
-        return self._line.place(self.buffer.settled(), outcome)
+    def follow(self, *places: tuple[asyncio.Future[T], T | InputError]) -> None:
+        """Resolve futures to what was just decided, replies or refusals, once everything that stands on is durable. For those who cannot wait themselves."""
+        self._line.wait(self.buffer.settled(), *places)
 
     async def settled(self) -> None:
         """Returns once everything decided so far is durable."""

@@ -136,18 +136,18 @@ def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, n
     known = ledger.find_rollout(past, item.uid)
     if known is not None:
         if known.digest != item.digest:
-            raise _conflict(item, known.digest)
+            raise conflict(item, known.digest)
         return Decision(Arrived(None))
     group_id = ledger.trays.taking.get((item.environment, item.problem_id))
     if group_id is not None:
         return _join(ledger, past, rules, ledger.groups[group_id], item, now)
-    group, num_passes = _newest_pass(ledger, past, item)
+    group, num_passes = newest_pass(ledger, past, item)
     if group is not None:
         num_members = len(past.rollouts(ledger.run.run, group.id))
         if num_members < group.size:
-            stored = _settled(ledger, group.id, num_members, item, now, "late")
+            stored = settled_item(ledger, group.id, num_members, item, now, "late")
             return Decision(Arrived(stored, late=True), (stored,))
-    fresh = _new_group(ledger, rules, item, num_passes, now)
+    fresh = new_group(ledger, rules, item, num_passes, ledger.last_order + 1, now)
     return _open(ledger, rules, fresh, item, now)
 
 
@@ -158,10 +158,11 @@ def check_together(ledger: Ledger, past: Past, items: Sequence[Item]) -> None:
         known = ledger.find_rollout(past, item.uid)
         stored = given.setdefault(item.uid, item.digest) if known is None else known.digest
         if stored != item.digest:
-            raise _conflict(item, stored)
+            raise conflict(item, stored)
 
 
-def _conflict(item: Item, stored: str) -> ConflictError:
+def conflict(item: Item, stored: str) -> ConflictError:
+    """The refusal of an item whose uid is stored with other bytes."""
     return ConflictError(f"item {item.uid} is stored with digest {stored}, not {item.digest}")
 
 
@@ -207,7 +208,7 @@ def read(ledger: Ledger, past: Past, reading: Reading, reader: str, now: float) 
 def finished(ledger: Ledger, group: GroupRecord, now: float, *, ready_order: int, timed_out: bool = False) -> GroupRecord:
     """An open group with what has arrived so far, ready."""
     tray = ledger.trays.of(group)
-    return _ready(group, replace(_arrival(group, tray), timed_out=timed_out), tray.lines, now, ready_order)
+    return made_ready(group, replace(_arrival(group, tray), timed_out=timed_out), tray.lines, now, ready_order)
 
 
 def _arrival(group: GroupRecord, tray: Tray) -> Arrival:
@@ -219,18 +220,18 @@ def _join(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, group: GroupRe
     if group.state is GroupState.READY:
         return _join_ready(ledger, past, group, item, now)
     tray = ledger.trays.of(group)
-    stored = _settled(ledger, group.id, len(tray.rewards), item, now, item.failure)
-    if len(tray.rewards) + 1 < _enough(rules, group):
+    stored = settled_item(ledger, group.id, len(tray.rewards), item, now, item.failure)
+    if len(tray.rewards) + 1 < enough(rules, group):
         return Decision(Arrived(stored), (stored,))
     lines = [*tray.lines, content_line(stored)] if stored.failure is None else tray.lines
-    ready = _ready(group, _with(_arrival(group, tray), stored), lines, now, ledger.last_ready_order + 1)
+    ready = made_ready(group, _with(_arrival(group, tray), stored), lines, now, ledger.last_ready_order + 1)
     return Decision(Arrived(stored, finished=ready), (stored, ready))
 
 
 def _join_ready(ledger: Ledger, past: ArrivalPast, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
     """One more for a group that has enough and that nobody has read yet."""
     assert group.arrival is not None
-    stored = _settled(ledger, group.id, len(group.arrival.rewards), item, now, item.failure)
+    stored = settled_item(ledger, group.id, len(group.arrival.rewards), item, now, item.failure)
     lines = [content_line(known) for known in past.rollouts(group.run, group.id) if known.failure is None]
     lines += [content_line(stored)] if stored.failure is None else []
     larger = replace(group, arrival=_with(group.arrival, stored), usable=len(lines), digest=digest("\n".join(lines).encode()))
@@ -238,20 +239,21 @@ def _join_ready(ledger: Ledger, past: ArrivalPast, group: GroupRecord, item: Ite
 
 
 def _open(ledger: Ledger, rules: ArrivalRules, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
-    stored = _settled(ledger, group.id, 0, item, now, item.failure)
-    if _enough(rules, group) > 1:
+    stored = settled_item(ledger, group.id, 0, item, now, item.failure)
+    if enough(rules, group) > 1:
         return Decision(Arrived(stored), (group, stored))
     lines = [content_line(stored)] if stored.failure is None else []
-    ready = _ready(group, _with(Arrival(instance=item.instance), stored), lines, now, ledger.last_ready_order + 1)
+    ready = made_ready(group, _with(Arrival(instance=item.instance), stored), lines, now, ledger.last_ready_order + 1)
     return Decision(Arrived(stored, finished=ready), (ready, stored))
 
 
-def _enough(rules: ArrivalRules, group: GroupRecord) -> int:
+def enough(rules: ArrivalRules, group: GroupRecord) -> int:
     """Items that finish the group."""
     return max(1, int(group.size * rules.min_valid_group_size_ratio))
 
 
-def _ready(group: GroupRecord, arrival: Arrival, lines: Sequence[str], now: float, ready_order: int) -> GroupRecord:
+def made_ready(group: GroupRecord, arrival: Arrival, lines: Sequence[str], now: float, ready_order: int) -> GroupRecord:
+    """An open group with all that has arrived, ready."""
     return move_group(
         group,
         GroupState.COMPLETE,
@@ -274,7 +276,7 @@ def _with(arrival: Arrival, item: ArrivedItem) -> Arrival:
     )
 
 
-def _settled(ledger: Ledger, group_id: str, member: int, item: Item, now: float, failure: str | None) -> ArrivedItem:
+def settled_item(ledger: Ledger, group_id: str, member: int, item: Item, now: float, failure: str | None) -> ArrivedItem:
     """The item as member of a group: accepted, or failed for a reason."""
     return ArrivedItem(
         run=ledger.run.run,
@@ -293,7 +295,8 @@ def _settled(ledger: Ledger, group_id: str, member: int, item: Item, now: float,
     )
 
 
-def _new_group(ledger: Ledger, rules: ArrivalRules, item: Item, number: int, now: float) -> GroupRecord:
+def new_group(ledger: Ledger, rules: ArrivalRules, item: Item, number: int, order: int, now: float) -> GroupRecord:
+    """The group that `item` opens, as pass `number` of its instance."""
     return GroupRecord(
         run=ledger.run.run,
         id=f"{item.problem_id}/{number}",
@@ -303,13 +306,13 @@ def _new_group(ledger: Ledger, rules: ArrivalRules, item: Item, number: int, now
         size=rules.group_size,
         seed=0,
         state=GroupState.OPEN,
-        order=ledger.last_order + 1,
+        order=order,
         opened_at=now,
         arrival=Arrival(instance=item.instance),
     )
 
 
-def _newest_pass(ledger: Ledger, past: ArrivalPast, item: Item) -> tuple[GroupRecord | None, int]:
+def newest_pass(ledger: Ledger, past: ArrivalPast, item: Item) -> tuple[GroupRecord | None, int]:
     """The instance's last pass in its environment, if any, and how many passes it has in all. None of them takes items any more."""
 
     def find(number: int) -> GroupRecord | None:

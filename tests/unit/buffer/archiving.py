@@ -53,31 +53,32 @@ def rollout(group: int, member: int, *, retry: int = 0, status: RolloutStatus = 
     )
 
 
-def done(pending: Pending[T]) -> T:
-    """The reply, once it is durable."""
+def done(buffer: Buffer, pending: Pending[T]) -> T:
+    """The reply, once it is durable. For whoever waits on the event loop's own thread, where a turn does not end meanwhile."""
+    buffer.store.send()
     pending.durable.result()
     return pending.reply
 
 
 def open_group(buffer: Buffer, index: int, *, size: int = 2, purpose: Purpose = Purpose.TRAIN, environment: str = "env") -> str:
     group_id = f"{environment}/0/{index}"
-    done(buffer.open_group(RUN, group_id, environment=environment, problem_id="p", purpose=purpose, size=size, seed=index, first_estimate=1))
+    done(buffer, buffer.open_group(RUN, group_id, environment=environment, problem_id="p", purpose=purpose, size=size, seed=index, first_estimate=1))
     return group_id
 
 
 def write(buffer: Buffer, given: Rollout, *, form: str = "msgpack") -> None:
     body = encode_json(given) if form == "json" else encode_msgpack(given)
     record, payload = rollout_intake(RUN, body, "json" if form == "json" else "msgpack")
-    done(buffer.accept(RUN, record, payload))
+    done(buffer, buffer.accept(RUN, record, payload))
 
 
 def annotate(buffer: Buffer, uid: str, name: str, step: int | None = None) -> None:
     said = Annotation(run=RUN, rollout_uid=uid, name=name, step=step, values={"score": 0.75}, arrays={"weights": np.array([1.0, 2.0], np.float32)})
-    done(buffer.annotate(RUN, *annotation_intake(RUN, encode_msgpack(said), "msgpack")))
+    done(buffer, buffer.annotate(RUN, *annotation_intake(RUN, encode_msgpack(said), "msgpack")))
 
 
 def open_run(buffer: Buffer, **laws: object) -> None:
-    done(buffer.open_run(RUN, Laws(credit_tokens=10**6, **laws), "0" * 32))  # type: ignore[arg-type]
+    done(buffer, buffer.open_run(RUN, Laws(credit_tokens=10**6, **laws), "0" * 32))  # type: ignore[arg-type]
 
 
 def ended_groups(buffer: Buffer) -> None:

@@ -33,8 +33,8 @@ DOCS = Path(__file__).parents[3] / "docs" / "archive.md"
 
 def spend(buffer: Buffer) -> None:
     """Let an outside consumer take and settle what is ready."""
-    assert isinstance(done(buffer.take_lease(RUN, "l1", "me", LeaseRequest())), LeaseRecord)
-    done(buffer.settle_lease(RUN, "l1", "me"))
+    assert isinstance(done(buffer, buffer.take_lease(RUN, "l1", "me", LeaseRequest())), LeaseRecord)
+    done(buffer, buffer.settle_lease(RUN, "l1", "me"))
 
 
 def payloads(store: SqliteStore) -> dict[str, Payload]:
@@ -102,7 +102,7 @@ def test_a_uid_is_known_for_ever(archived: tuple[Path, dict[str, Payload]]) -> N
 
     async def act(service: BufferService, archiver: Archiver) -> None:
         record, payload = rollout_intake(RUN, encode_msgpack(rollout(0, 0)), "msgpack")
-        assert done(service.buffer.accept(RUN, record, payload)).duplicate
+        assert done(service.buffer, service.buffer.accept(RUN, record, payload)).duplicate
         other, body = rollout_intake(RUN, encode_msgpack(replace(rollout(0, 0), reward=0.25)), "msgpack")
         with pytest.raises(ConflictError, match="is stored with digest"):
             service.buffer.accept(RUN, other, body)
@@ -241,7 +241,7 @@ def test_retention_deletes_first_on_record_and_then_on_disk(archived: tuple[Path
         with pytest.raises(RetiredError, match=r"were retired with the archive file archive/demo\.00000000\.parquet"):
             store.payload(RUN, "env/0/0:0:0")
         record, payload = rollout_intake(RUN, encode_msgpack(rollout(0, 0)), "msgpack")
-        assert done(service.buffer.accept(RUN, record, payload)).duplicate
+        assert done(service.buffer, service.buffer.accept(RUN, record, payload)).duplicate
         told = [event.what for event in tell(service.buffer, RUN, "env/0/0:0:0").events]
         assert told[-2:] == [
             "moved to the archive file archive/demo.00000000.parquet",
@@ -266,17 +266,17 @@ def test_a_group_of_a_skipped_plan_is_kept_as_long_as_the_plan_can_be_replayed(t
             open_group(buffer, index)
             write(buffer, rollout(index, 0))
             write(buffer, rollout(index, 1))
-        term = done(buffer.take_term(RUN, "learner", 0)).term
-        done(buffer.keep(RUN, 0, "c", term))
+        term = done(buffer, buffer.take_term(RUN, "learner", 0)).term
+        done(buffer, buffer.keep(RUN, 0, "c", term))
         for update in range(2):
-            assert isinstance(done(buffer.cut(RUN, update, term, CutRequest(groups_per_update=1))), Plan)
-            done(buffer.record(RUN, update, term, skipped="non_finite"))
+            assert isinstance(done(buffer, buffer.cut(RUN, update, term, CutRequest(groups_per_update=1))), Plan)
+            done(buffer, buffer.record(RUN, update, term, skipped="non_finite"))
         await archive_all(service, archiver)
         assert buffer.store.archive_files(RUN)[0].newest_update == 1
         await archiver.retire_some(RUN)
         assert buffer.store.archive_files(RUN)[0].retired_at is None
-        done(buffer.keep(RUN, 2, "d", term))
-        done(buffer.retire(RUN, 0, term))
+        done(buffer, buffer.keep(RUN, 2, "d", term))
+        done(buffer, buffer.retire(RUN, 0, term))
         await archiver.retire_some(RUN)
         assert buffer.store.archive_files(RUN)[0].retired_at is not None
 

@@ -28,8 +28,8 @@ def path(tmp_path: Path) -> Path:
         write(buffer, rollout(index, 0))
         write(buffer, rollout(index, 1))
     for lease in ("used", "held"):
-        assert isinstance(done(buffer.take_lease(RUN, lease, "me", LeaseRequest(groups=1))), LeaseRecord)
-    done(buffer.settle_lease(RUN, "used", "me"))
+        assert isinstance(done(buffer, buffer.take_lease(RUN, lease, "me", LeaseRequest(groups=1))), LeaseRecord)
+    done(buffer, buffer.settle_lease(RUN, "used", "me"))
     store.close()
     return tmp_path / "store.sqlite"
 
@@ -64,7 +64,7 @@ def test_a_group_that_is_formed_by_arrival_has_a_member_for_each_item(path: Path
     buffer = Buffer(store, iter(range(100, 10**6)).__next__)
     rules = ArrivalRules(group_size=3)
     for item in read_items(b'[{"uid": "x", "instance_id": "a", "reward": 1}, {"uid": "y", "instance_id": "a", "reward": null}]', "task"):
-        done(buffer.arrive(RUN, rules, item))
+        done(buffer, buffer.arrive(RUN, rules, item))
     store.close()
     assert broken(path) == {}
     member = MemberRecord(run=RUN, group_id="a/0", member=2, state=MemberState.FAILED, reason="late", environment="task")

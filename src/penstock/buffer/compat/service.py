@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from penstock.buffer.compat.config import CompatConfig
@@ -17,11 +15,9 @@ from penstock.buffer.compat.intake import read_items
 from penstock.buffer.compat.progress import num_written
 from penstock.buffer.compat.reader import Reader
 from penstock.buffer.compat.state import READER, CompatState
-from penstock.buffer.core import Buffer
+from penstock.buffer.compat.writing import Request, WriteDesk
 from penstock.buffer.service import BufferService
-from penstock.errors import InputError, LimitError, PenstockError
-from penstock.ledger import Ledger
-from penstock.ledger.arrivals import Item, check_together
+from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +33,7 @@ class CompatService:
     def __init__(self, service: BufferService, config: CompatConfig, hooks: Callable[[str], Hooks | None] = lambda task_type: None) -> None:
         self._state = CompatState(service, config)
         self._config = config
+        self._desk = WriteDesk(self._state)
         self.reader = Reader(self._state, hooks)
 
     @contextlib.asynccontextmanager
@@ -56,44 +53,11 @@ class CompatService:
         """
         return await self.writing(body, int)
 
-    def writing(self, body: bytes, reply: Callable[[int], T]) -> Awaitable[T]:
-        """As `write`, for those who cannot wait: decided now; what `reply` makes of the number, when it may be told. A future, but where there is no room."""
+    def writing(self, body: bytes, reply: Callable[[int], T]) -> asyncio.Future[T]:
+        """As `write`, for those who cannot wait themselves: a future of what `reply` makes of the number. Raises `InputError` for what cannot be read."""
         state = self._state
-        try:
-            state.look()
-            items = read_items(body, state.task_type)
-            ledger = state.open()
-            if self._is_full(ledger, len(items), len(body)):
-                return self._held(items, reply)
-            return state.service.following(reply(self._arrived(ledger, items)))
-        except InputError as error:
-            return state.service.following(error)
-
-    async def _held(self, items: Sequence[Item], reply: Callable[[int], T]) -> T:
-        await self._room(items)
-        try:
-            outcome: T | InputError = reply(self._arrived(self._state.open(), items))
-        except InputError as error:
-            outcome = error
-        return await self._state.service.following(outcome)
-
-    def _arrived(self, ledger: Ledger, items: Sequence[Item]) -> int:
-        """Decide about items; how many of them were there before."""
-        state, run = self._state, self._config.run
-        decided, progress, bodies = state.service.decided, state.progress, state.bodies
-        if len(items) > 1:
-            check_together(ledger, state.service.buffer.store, items)
-        num_known = 0
-        for item in items:
-            arrived = decided(partial(Buffer.arrive, run=run, rules=state.rules, item=item)).reply
-            stored = arrived.item
-            if stored is None:
-                num_known += 1
-                continue
-            progress.arrived(item, arrived)
-            if not arrived.late:
-                bodies.add(stored.group_id, stored.member, item.body)
-        return num_known
+        state.look()
+        return self._desk.put(Request(read_items(body, state.task_type), len(body), reply))
 
     def stats(self) -> dict[str, Any]:
         """Sizes, as the original tells them, and the id of the last read."""
@@ -132,29 +96,6 @@ class CompatService:
     def _finished_ids(self, task_type: str) -> list[str]:
         groups = self._state.service.buffer.store.scan_groups(self._config.run)
         return [group.arrival.instance for group in groups if group.arrival and group.environment == task_type and group.ready_at is not None]
-
-    def _is_full(self, ledger: Ledger, num_items: int, num_bytes: int) -> bool:
-        trays, most_bytes = ledger.trays, self._config.max_buffer_bytes
-        return trays.num_items + num_items > self._config.max_buffer_size or (most_bytes is not None and trays.num_bytes + num_bytes > most_bytes)
-
-    async def _room(self, items: Sequence[Item]) -> None:
-        """Wait until a reader has made room. Raises `LimitError` if none does in time. What was stored before needs none."""
-        store = self._state.service.buffer.store
-        new = [item for item in items if self._state.ledger.find_rollout(store, item.uid) is None]
-        num_items, num_bytes = len(new), sum(len(item.body) for item in new)
-        deadline = time.monotonic() + self._config.hold_seconds
-        while True:
-            changed = self._state.service.next_change()
-            if not new or not self._is_full(self._state.ledger, num_items, num_bytes):
-                return
-            left = deadline - time.monotonic()
-            if left <= 0:
-                ledger = self._state.ledger
-                raise LimitError(
-                    f"the buffer is full: {ledger.trays.num_items} items with {ledger.trays.num_bytes} bytes wait to be read", retry_after_seconds=5.0
-                )
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), left)
 
     async def _time_out_forever(self) -> None:
         while True:

@@ -66,13 +66,13 @@ class CompatState:
 
     def open(self) -> Ledger:
         """The ledger of the run, which is opened if this is its first item."""
-        self.look()
         if not self.is_open:
             self.service.decided(lambda buffer: buffer.open_run(self.config.run, Laws(min_group_size=1), "compatible"))
         return self.ledger
 
     async def use(self, settings: CompatConfig) -> None:
         """From now on items belong to `settings.task_type`, under these settings; after a restart too."""
+        self.look()
         self.open()
         run, store = self.config.run, self.service.buffer.store
         values = {"task_type": settings.task_type} | {name: getattr(settings, name) for name in FROM_PAYLOAD}
