@@ -37,6 +37,8 @@ class Archiver:
         self._store_directory, self._directory = store_directory, directory
         self._damaged: dict[str, set[str]] = {}
         """By run: groups that cannot be archived, told once."""
+        self._look_again_at: dict[str, float] = {}
+        """By run: until then nothing can be archived. To look at what waits costs as much as to write it."""
         self._skipped: dict[str, dict[int, tuple[str, ...]]] = {}
         """By run and update: groups of plans that were skipped."""
 
@@ -56,7 +58,10 @@ class Archiver:
     async def archive_some(self, run: str) -> bool:
         """Write one file, if there is enough for one. Whether it did."""
         buffer = self._service.buffer
+        if self._now() < self._look_again_at.get(run, 0.0):
+            return False
         found = await asyncio.to_thread(collect, buffer.store, run, self._config, self._now(), without=self._damaged.get(run, ()))
+        self._look_again_at[run] = found.look_again_at
         self._tell_damage(run, found)
         if not found.groups:
             return False

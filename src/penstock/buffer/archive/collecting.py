@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,15 +32,18 @@ class Collected:
     """Of all of them."""
     damaged: tuple[tuple[str, str], ...] = ()
     """Groups that cannot be archived because some of their bytes cannot be read, and what is wrong. They stay where they are."""
+    look_again_at: float = 0.0
+    """Before that there cannot be enough for a file."""
 
 
 def collect(store: Store, run: str, config: ArchiveConfig, now: float, *, without: Container[str] = ()) -> Collected:
     """The next groups that are old enough, oldest first; none while there are too few to be worth a file and none has waited long."""
-    waiting = [group for group in store.settled_groups(run, MOST_GROUPS) if group.id not in without and ended_at(group) <= now - config.after_seconds]
+    settled = [group for group in store.settled_groups(run, MOST_GROUPS) if group.id not in without]
+    waiting = [group for group in settled if ended_at(group) <= now - config.after_seconds]
     num_rollouts = sum(group.size for group in waiting)
     longest = max((now - config.after_seconds - ended_at(group) for group in waiting), default=-1.0)
     if num_rollouts < config.rollouts_per_file and longest < config.most_wait_seconds:
-        return Collected()
+        return Collected(look_again_at=_enough_at(settled, config, now))
     groups: list[SettledGroup] = []
     rows: list[Row] = []
     damaged: list[tuple[str, str]] = []
@@ -48,15 +52,26 @@ def collect(store: Store, run: str, config: ArchiveConfig, now: float, *, withou
         if num_rollouts >= config.rollouts_per_file or num_bytes >= MOST_BYTES:
             break
         try:
-            settled = gather(store, group)
-            rows += rows_of(settled)
+            whole = gather(store, group)
+            rows += rows_of(whole)
         except (CorruptError, SchemaError, InputError) as error:
             damaged.append((group.id, str(error)))
             continue
-        groups.append(settled)
-        num_rollouts += len(settled.rollouts)
-        num_bytes += sum(len(payload.body) for _, payload in (*settled.rollouts, *settled.annotations))
+        groups.append(whole)
+        num_rollouts += len(whole.rollouts)
+        num_bytes += sum(len(payload.body) for _, payload in (*whole.rollouts, *whole.annotations))
     return Collected(groups=tuple(groups), rows=tuple(rows), damaged=tuple(damaged))
+
+
+def _enough_at(settled: Iterable[GroupRecord], config: ArchiveConfig, now: float) -> float:
+    """When these, with whatever ends from now on, can be enough for a file at the earliest."""
+    ends = sorted((ended_at(group), group.size) for group in settled)
+    num_rollouts = itertools.accumulate(size for _, size in ends)
+    enough = (end for (end, _), count in zip(ends, num_rollouts, strict=True) if count >= config.rollouts_per_file)
+    soonest = next(enough, now)
+    if ends:
+        soonest = min(soonest, ends[0][0] + config.most_wait_seconds)
+    return soonest + config.after_seconds
 
 
 def gather(store: Store, group: GroupRecord) -> SettledGroup:
