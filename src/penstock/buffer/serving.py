@@ -20,6 +20,7 @@ from penstock.buffer.store.sqlite import SqliteStore
 from penstock.errors import StoreError
 from penstock.httpd import Scope, bind, serve_app
 from penstock.httpd.operations import direct_of
+from penstock.process.garbage import collect_seldom
 
 STORE_FILE = "store.sqlite"
 """Name of the store in the buffer's directory."""
@@ -48,6 +49,8 @@ async def _serve(config: BufferConfig) -> None:
         archiving(service, config.archive, store_directory=config.directory, directory=archive_directory),
         _compatible(service, config, listener.getsockname()[1]) as app,
     ):
+        # Groups that wait are many and free of cycles; to look through them again and again is a tenth of a write, and more of a read.
+        collect_seldom()
         await serve_app(app, config.access, listener, port_file=config.port_file, direct=(*app.direct, *direct_of(OPERATIONS, service)))
 
 

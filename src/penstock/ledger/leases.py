@@ -118,7 +118,8 @@ def leasable(ledger: Ledger, request: LeaseRequest) -> Iterator[GroupRecord]:
     names = sorted(ledger.ready) if request.environments is None else sorted(set(request.environments))
     queues = [ledger.ready[name] for name in names if name in ledger.ready]
     newest = request.order == "newest"
-    keys: Iterator[ReadyKey] = heapq.merge(*(reversed(queue) if newest else iter(queue) for queue in queues), reverse=newest)
+    in_order: list[Iterator[ReadyKey]] = [reversed(queue) if newest else iter(queue) for queue in queues]
+    keys = in_order[0] if len(in_order) == 1 else heapq.merge(*in_order, reverse=newest)
     return (group for group in (ledger.groups[key[2]] for key in keys) if not group.updates)
 
 
@@ -163,7 +164,8 @@ def _chosen(request: LeaseRequest, queue: Iterator[GroupRecord]) -> list[GroupRe
 
 def _given_back(ledger: Ledger, lease: LeaseRecord, state: LeaseState, now: float) -> tuple[LeaseRecord, tuple[Record, ...]]:
     ended = replace(lease, state=state, ended_at=now)
-    ready = (move_group(group, GroupState.READY, bound_at=None, lease=None) for group in leased(ledger, lease))
+    # One whose items arrive by themselves keeps the time at which it was handed out: its pass is over, though it had room left.
+    ready = (move_group(group, GroupState.READY, bound_at=group.bound_at if group.arrival else None, lease=None) for group in leased(ledger, lease))
     return ended, (*ready, ended)
 
 
