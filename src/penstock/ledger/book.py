@@ -25,6 +25,7 @@ from penstock.types import (
     MemberRecord,
     MemberState,
     Outcome,
+    Payload,
     Plan,
     Purpose,
     ReaderRecord,
@@ -163,6 +164,8 @@ class Ledger:
             match record:
                 case ArrivedItem():
                     self._apply_item(record)
+                case Payload():  # the store's business alone; here because they come as often as rollouts
+                    pass
                 case GroupRecord():
                     self._apply_group(record)
                 case SpentGroups():
@@ -195,7 +198,7 @@ class Ledger:
                     self.readers[record.reader] = record
                 case RunRecord():
                     self.run = record
-                case _:  # payloads and journal entries are the store's business alone
+                case _:  # journal entries are, too
                     pass
 
     def _apply_item(self, item: ArrivedItem) -> None:
@@ -279,7 +282,8 @@ class Ledger:
     def _forget_members(self, group: GroupRecord) -> None:
         self.members.pop(group.id, None)
         self.annotations.pop(group.id, None)
-        self.free.get(group.environment, OrderedDict()).pop(group.id, None)
+        if group.environment in self.free:
+            self.free[group.environment].pop(group.id, None)
         for rollout in self.rollouts_of.pop(group.id, ()):
             del self.rollouts[rollout.uid]
 
@@ -305,7 +309,10 @@ class Ledger:
             slots.append(member)
         else:
             slots[member.member] = member
-        free = self.free.setdefault(self.groups[member.group_id].environment, OrderedDict())
+        environment = self.groups[member.group_id].environment
+        free = self.free.get(environment)
+        if free is None:
+            free = self.free[environment] = OrderedDict()
         if is_free(member):
             free[member.group_id] = None
             if member.retry:

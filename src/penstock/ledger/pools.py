@@ -122,11 +122,17 @@ class Pools:
     def accept(self, group: GroupRecord, rollout: RolloutRecord) -> None:
         """A rollout was stored for a group."""
         if group.purpose is Purpose.TRAIN and rollout.status.usable and not rollout.stale:
-            self.new.setdefault(group.environment, New()).add(rollout)
+            self._new(group.environment).add(rollout)
 
     def accept_item(self, item: ArrivedItem) -> None:
         """An item was stored for a group, and has not failed."""
-        self.new.setdefault(item.environment, New()).add_item(item.reward)
+        self._new(item.environment).add_item(item.reward)
+
+    def _new(self, environment: str) -> New:
+        found = self.new.get(environment)
+        if found is None:
+            found = self.new[environment] = New()
+        return found
 
     def batch_made(self) -> None:
         """From here on everything is new."""

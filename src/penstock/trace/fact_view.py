@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
@@ -11,8 +11,7 @@ from penstock.trace.paths import kept_paths
 from penstock.types import Rollout, Segment, Source, Trace, kept_segments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutFacts:
+class RolloutFacts(NamedTuple):
     """Counts and versions of the kept branches. Field names as in `RolloutRecord`."""
 
     tokens: int

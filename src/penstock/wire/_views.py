@@ -108,8 +108,8 @@ def _view(body: bytes, heap: _Heap) -> Rollout | None:
         heap.texts += _ids_of(rollout)
         for segment in rollout.trace.segments:
             _view_segment(segment, heap)
-        RULES[Trace](rollout.trace)
-        RULES[Rollout](rollout)
+        _check_trace(rollout.trace)
+        _check_rollout(rollout)
         _require_json_values(rollout, 1)
     except (Fault, PenstockError, ValueError, RecursionError):
         return None
@@ -124,7 +124,7 @@ def _view_segment(segment: Any, heap: _Heap) -> None:
     if segment.arrays:
         segment.arrays = {name: from_ext(array, None) for name, array in segment.arrays.items()}
         _require_arrays(segment.arrays, 0)
-    RULES[Segment](segment)
+    _check_segment(segment)
     # Only now: what is on the heap is not empty.
     if segment.ids.itemsize == 4:
         heap.ids.append(segment.ids)
@@ -202,6 +202,7 @@ _ENVELOPE = msgspec.defstruct(
 )
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_ENVELOPE)
 _encoder = msgspec.msgpack.Encoder()
+_check_segment, _check_trace, _check_rollout = RULES[Segment], RULES[Trace], RULES[Rollout]
 _ids_of = attrgetter(*sorted(IDS[Rollout]))
 _require_json_values = cast(Any, json_check_of(Rollout))
 _require_arrays = cast(Any, check_of(Mapping[str, np.ndarray[Any, np.dtype[Any]]]))

@@ -256,8 +256,8 @@ def test_a_batch_is_a_line_in_the_run_s_file(tmp_path: Path) -> None:
     open_group(buffer, 0)
     write(buffer, rollout(0, 0))
     write(buffer, rollout(0, 1))
-    term = done(buffer.take_term(RUN, "learner", 0)).term
-    done(buffer.cut(RUN, 0, term, CutRequest(groups_per_update=1)))
+    term = done(buffer, buffer.take_term(RUN, "learner", 0)).term
+    done(buffer, buffer.cut(RUN, 0, term, CutRequest(groups_per_update=1)))
     store.close()
     log.close()
     (line,) = read_jsonl(tmp_path / "metrics" / "demo.jsonl")
