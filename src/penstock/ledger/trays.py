@@ -92,10 +92,10 @@ class Trays:
 
 
 def takes_items(group: GroupRecord) -> bool:
-    """Whether the next item of its problem belongs to this group: it is open, or ready with room left and nobody has it yet."""
+    """Whether the next item of its problem belongs to this group: it is open, or ready with room left and nobody has had it yet."""
     if group.arrival is None or group.state not in (GroupState.OPEN, GroupState.READY):
         return False
-    return group.state is GroupState.OPEN or (len(group.arrival.rewards) < group.size and not group.arrival.timed_out)
+    return group.state is GroupState.OPEN or (len(group.arrival.rewards) < group.size and not group.arrival.timed_out and group.bound_at is None)
 
 
 def content_line(rollout: ArrivedItem | RolloutRecord) -> str:

@@ -176,3 +176,15 @@ def test_many_passes_are_found_again_without_being_remembered() -> None:
 def test_rules_that_nobody_can_keep_are_refused(rules: dict[str, float]) -> None:
     with pytest.raises(InvalidError):
         ArrivalRules(**rules)  # type: ignore[arg-type]
+
+
+def test_a_group_that_was_handed_out_and_came_back_takes_no_more_items() -> None:
+    tray = Tray(group_size=3, min_valid_group_size_ratio=0.7)
+    tray.write("u0")
+    assert tray.write("u1").finished is not None
+    tray.do(law.take_lease(tray.ledger, tray, "l", "c", LeaseRequest(), tray.now))
+    assert tray.write("u2").late
+    tray.do(law.release_lease(tray.ledger, tray, "l", "c", tray.now))
+    assert tray.state("a/0") == "ready"
+    following = tray.write("u3").item
+    assert following is not None and (following.group_id, following.member) == ("a/1", 0)
