@@ -62,8 +62,13 @@ class Stage:
         """Start it, or start it again where it was."""
         command = [sys.executable, "-m", "penstock", "gateway", "--engine", self.engine_url, "--buffer", self.buffer_url, "--model", str(self.model)]
         command += ["--port", str(self.port), "--port-file", str(self.directory / "gateway.port"), *words]
+        self._words, self._environment = words, environment
         self.gateway, self.url = started(command, self.directory / "gateway.log", self.directory / "gateway.port", **environment)
         self.port = int(self.url.rpartition(":")[2])
+
+    def start_again(self) -> None:
+        """Start it as it was started last."""
+        self.start_gateway(*self._words, **self._environment)
 
     def kill_gateway(self) -> None:
         self.gateway.kill()
