@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from penstock.types._frozen import quickly_made
 from penstock.types.episodes import Purpose, RolloutStatus
 
 
@@ -54,6 +55,7 @@ class Arrival:
     """Closed by its timeout, not by its last member."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """One group."""
@@ -106,6 +108,7 @@ class GroupRecord:
     """Set if its members are issued as they arrive."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
     """One slot of a group."""
@@ -131,6 +134,7 @@ class MemberRecord:
     """Of a member that was issued as it arrived: its group may have ended before."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
     """What the ledger needs to know about a stored rollout without opening its bytes."""

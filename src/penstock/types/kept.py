@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.types._frozen import quickly_made
 
+
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """Bytes as they were accepted. Never rewritten."""

@@ -1,0 +1,63 @@
+"""Nouns that are made quickly are the nouns they were."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+
+import pytest
+
+from penstock.types import GroupRecord, GroupState, Payload, Purpose
+from penstock.types._frozen import quickly_made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    name: str
+    size: int = 3
+    parts: list[str] = field(default_factory=list)
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quick:
+    name: str
+    size: int = 3
+    parts: list[str] = field(default_factory=list)
+
+
+@pytest.mark.parametrize("values", [{"name": "a"}, {"name": "a", "size": 0}, {"name": "a", "parts": ["x"], "size": 9}])
+def test_it_holds_what_a_plain_one_holds(values: dict[str, object]) -> None:
+    quick, plain = Quick(**values), Plain(**values)  # type: ignore[arg-type]
+    assert (quick.name, quick.size, quick.parts) == (plain.name, plain.size, plain.parts)
+    assert repr(quick) == repr(plain).replace("Plain", "Quick")
+
+
+def test_nothing_is_shared_between_two_that_were_left_empty() -> None:
+    first, second = Quick(name="a"), Quick(name="a")
+    assert first == second
+    assert first.parts is not second.parts
+
+
+def test_it_cannot_be_changed_but_copied_with_changes() -> None:
+    quick = Quick(name="a")
+    with pytest.raises(FrozenInstanceError):
+        quick.size = 4  # type: ignore[misc]
+    assert replace(quick, size=4) == Quick(name="a", size=4)
+    assert copy.deepcopy(quick) == quick
+    assert pickle.loads(pickle.dumps(Payload(run="r", uid="u", content_type="json", body=b"", digest="d"))).uid == "u"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [({}, "Quick.__init__.* missing 1 required keyword-only argument: 'name'"), ({"name": "a", "colour": 1}, "unexpected keyword argument 'colour'")],
+)
+def test_what_is_missing_or_unknown_is_named(values: dict[str, object], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Quick(**values)  # type: ignore[arg-type]
+
+
+def test_a_record_has_its_defaults() -> None:
+    group = GroupRecord(run="r", id="g", environment="e", problem_id="p", purpose=Purpose.TRAIN, size=1, seed=0, state=GroupState.OPEN, order=0)
+    assert (group.updates, group.reason, group.opened_at, group.arrival) == ((), None, 0.0, None)
