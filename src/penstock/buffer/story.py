@@ -121,8 +121,11 @@ def tell(buffer: Buffer, run: str, asked: str) -> Story:
 
 
 def events(story: Story, ledger: Ledger) -> tuple[Event, ...]:
-    """The story in sentences, oldest first."""
-    found = [*_group_events(story.group), *_member_events(story), *_update_events(story, ledger), *_lease_events(story.lease), *_archive_events(story.archive)]
+    """The story in sentences, oldest first; what one decision did, in the order in which one thing led to the other."""
+    group = story.group
+    opened = Event(at=group.opened_at, what=f"opened for problem {group.problem_id} of {group.environment} ({group.purpose}) with {group.size} members")
+    found = [opened, *_member_events(story), *_ready_events(group), *_update_events(story, ledger), *_lease_events(story.lease)]
+    found += [*_end_events(group), *_archive_events(story.archive)]
     return tuple(sorted(found, key=lambda event: event.at))
 
 
@@ -159,13 +162,15 @@ def _update(buffer: Buffer, ledger: Ledger, update: int) -> UpdateStory:
     )
 
 
-def _group_events(group: GroupRecord) -> Iterator[Event]:
-    yield Event(at=group.opened_at, what=f"opened for problem {group.problem_id} of {group.environment} ({group.purpose}) with {group.size} members")
+def _ready_events(group: GroupRecord) -> Iterator[Event]:
     if group.completed_at is not None:
         yield Event(at=group.completed_at, what=f"complete: {group.usable} of {group.size} members can be trained on")
     if group.ready_at is not None:
         versions = f"versions {group.oldest_version} to {group.newest_version}, " if group.oldest_version is not None else ""
         yield Event(at=group.ready_at, what=f"ready: {group.tokens} tokens, {versions}content {group.digest}")
+
+
+def _end_events(group: GroupRecord) -> Iterator[Event]:
     if group.ended_at is not None:
         yield Event(at=group.ended_at, what=f"dropped: {group.reason}" if group.state is GroupState.DROPPED else "spent")
 
@@ -206,7 +211,8 @@ def _update_events(story: Story, ledger: Ledger) -> Iterator[Event]:
 
 def _lease_events(lease: LeaseRecord | None) -> Iterator[Event]:
     if lease is not None:
-        yield Event(at=lease.taken_at, what=f"taken by {lease.consumer} under lease {lease.lease} (number {lease.fence}) with {len(lease.groups)} groups")
+        groups = f"{len(lease.groups)} group{'s' if len(lease.groups) != 1 else ''}"
+        yield Event(at=lease.taken_at, what=f"taken by {lease.consumer} under lease {lease.lease} (number {lease.fence}) with {groups}")
         if lease.ended_at is not None:
             yield Event(at=lease.ended_at, what=f"lease {lease.lease} was {lease.state}")
 
