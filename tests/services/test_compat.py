@@ -242,6 +242,24 @@ def test_a_full_buffer_refuses_in_the_end(start: Start) -> None:
     assert (status, json.loads(answer)["data"]["duplicate"]) == (200, True)
 
 
+def test_a_rollout_may_be_started_with_less_room_and_never_with_more(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "quiet_generator.py").write_text('TASK_TYPE = "quiet"\n\n\ndef run_rollout(data):\n    pass\n')
+    (tmp_path / "problems.jsonl").write_text("{}\n")
+    buffer = start("--generators", str(tmp_path / "files"), "--data-root", str(tmp_path), "--max-buffer-size", "5", "--hold-seconds", "0.1")
+    payload = {"task_type": "quiet", "input_file": "problems.jsonl", "remote_engine_url": "http://127.0.0.1:1", "num_repeat_per_sample": 2}
+    for asked, room in (("3", 3), (1_000_000_000, 5), (2, 2)):
+        status, answer = buffer.post("/start_rollout", json.dumps(payload | {"max_buffer_size": asked}).encode())
+        assert status == 200, answer
+        assert buffer.get("/buffer/stats")[0]["max_size"] == room
+        buffer.post("/generators/quiet/stop", b"")
+    pair(buffer, "a")
+    assert buffer.post("/buffer/write", json.dumps(item("more")).encode())[0] == 429
+    buffer.kill()
+    buffer.start()
+    assert buffer.get("/buffer/stats")[0]["max_size"] == 2
+
+
 @pytest.mark.parametrize("batch_size", ['"eight"', "1.5", "[]", "true"])
 def test_a_batch_size_that_is_no_number_is_refused(buffer: Process, batch_size: str) -> None:
     pair(buffer, f"size {batch_size}")

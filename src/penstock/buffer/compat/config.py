@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 
 _COUNTS = ("group_size", "max_buffer_size", "max_buffer_bytes", "cache_bytes")
 _RATIOS = ("min_valid_group_size_ratio", "min_valid_item_size_ratio", "min_timeout_group_size_ratio")
-FROM_PAYLOAD = ("group_size", *_RATIOS, "group_timeout_seconds")
+_WHOLE = ("group_size", "max_buffer_size")
+FROM_PAYLOAD = (*_WHOLE, *_RATIOS, "group_timeout_seconds")
 """What `/start_rollout` may set for its task type; `num_repeat_per_sample` stands for `group_size` where that is not given."""
 
 
@@ -88,9 +89,9 @@ class CompatConfig:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
                 raise InvalidError(f"{name}: must be a number, got {str(value)[:80]!r}") from None
-            if name == "group_size" and not number.is_integer():
+            if name in _WHOLE and not number.is_integer():
                 raise InvalidError(f"{name}: must be a whole number, got {value}")
-            changes[name] = int(number) if name == "group_size" else number
+            changes[name] = int(number) if name in _WHOLE else number
         try:
             return replace(self, **changes)
         except ConfigError as error:

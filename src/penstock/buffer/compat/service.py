@@ -61,7 +61,7 @@ class CompatService:
 
     def stats(self) -> dict[str, Any]:
         """Sizes, as the original tells them, and the id of the last read."""
-        empty = {"current_size": 0, "max_size": self._config.max_buffer_size, "total_written": 0, "total_read": 0, "last_read_id": None}
+        empty = {"current_size": 0, "max_size": self._state.max_items, "total_written": 0, "total_read": 0, "last_read_id": None}
         if not self._state.is_open:
             return empty
         ledger = self._state.ledger

@@ -32,6 +32,8 @@ class CompatState:
         """Environment of the items that are written now."""
         self.rules = config.rules
         """When a group of them is finished."""
+        self.max_items = config.max_buffer_size
+        """How many may wait to be read."""
         self.progress = Progress()
         self.bodies = BodyCache(config.cache_bytes)
         self._settings: dict[str, CompatConfig] = {}
@@ -102,6 +104,8 @@ class CompatState:
     def _take(self, settings: CompatConfig) -> None:
         self._settings[settings.task_type] = settings
         self.task_type, self.rules = settings.task_type, settings.rules
+        # Whoever runs the server has said how much it can hold; a client may ask for less.
+        self.max_items = min(settings.max_buffer_size, self.config.max_buffer_size)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class WriteDesk:
 
     def _is_full(self, ledger: Ledger, num_items: int, num_bytes: int) -> bool:
         trays, most_bytes = ledger.trays, self._config.max_buffer_bytes
-        return trays.num_items + num_items > self._config.max_buffer_size or (most_bytes is not None and trays.num_bytes + num_bytes > most_bytes)
+        return trays.num_items + num_items > self._state.max_items or (most_bytes is not None and trays.num_bytes + num_bytes > most_bytes)
 
     def _hold(self, place: asyncio.Future[Any], request: Request) -> None:
         """Let a request wait until there is room for it."""

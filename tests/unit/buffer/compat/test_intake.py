@@ -103,6 +103,8 @@ def test_settings_may_come_as_text() -> None:
         {"group_size": 0},
         {"group_size": "nan"},
         {"group_size": "inf"},
+        {"max_buffer_size": 2.5},
+        {"max_buffer_size": 0},
         {"min_valid_item_size_ratio": 2},
         {"group_timeout_seconds": "nan"},
     ],
