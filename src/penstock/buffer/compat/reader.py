@@ -106,8 +106,7 @@ class Reader:
         if lease is None or lease.consumer != READER:
             raise UnknownError(f"no read {read_id}")
         await state.service.settled()
-        found = (state.ledger.find_group(state.service.buffer.store, planned.id) for planned in lease.groups)
-        groups = [Chosen.of(group) for group in found if group is not None and group.arrival is not None]
+        groups = await asyncio.to_thread(reading.groups_of, state.service.buffer.store, lease)
         damaged: list[str] = []
         items = self._made_again(groups, damaged) if lease.facts.get("hooks") == "generator" else self._served(groups, damaged)
         meta = {"read_id": read_id, "served_again": True, "finished_groups": []}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -17,13 +19,15 @@ from penstock.buffer.compat.splicing import spliced
 from penstock.buffer.store import Store
 from penstock.buffer.store.protocol import StoredBody
 from penstock.errors import CorruptError, RetiredError, UnknownError
-from penstock.types import Arrival, GroupRecord
+from penstock.types import Arrival, GroupRecord, LeaseRecord, RolloutRecord
 from penstock.wire import digest
 
 T = TypeVar("T")
 
 GROUPS_AT_ONCE = 32
 """Groups whose bytes are in memory at once."""
+ITEMS_AT_ONCE = 256
+"""Items that are opened at once for a generator's own statistics."""
 
 _value = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
@@ -77,6 +81,12 @@ def verdict_by_rewards(
     return defaults.num_placed(len(rewards) - num_refused, group_size, min_valid_items) if reason is None else reason
 
 
+def groups_of(store: Store, lease: LeaseRecord) -> list[Chosen]:
+    """The groups that an earlier read took."""
+    found = (store.group(lease.run, planned.id) for planned in lease.groups)
+    return [Chosen.of(group) for group in found if group is not None and group.arrival is not None]
+
+
 async def opened(store: Store, run: str, groups: Sequence[Chosen], cached: Sequence[Sequence[bytes]]) -> list[Sequence[bytes] | None]:
     """The bytes of each group's items by member; None if they are not all as they were written. `cached` are those that are known already."""
     missing = [group for group, bodies in zip(groups, cached, strict=True) if len(bodies) < len(group.arrival.rewards)]
@@ -123,13 +133,23 @@ def parsed(body: bytes) -> Item:
 
 async def raw_groups(store: Store, run: str, since: float) -> AsyncIterator[ItemGroup]:
     """Everything that was written since a moment, for a generator's own statistics; but not what is damaged, or gone from the archive."""
-    for rollout in store.rollouts_since(run, since):
-        if rollout.form == "item":
-            try:
-                item = parsed(store.payload(run, rollout.uid).body)
-            except (CorruptError, RetiredError, UnknownError):
-                continue
-            yield str(item["instance_id"]), [item]
+    rollouts = store.rollouts_since(run, since)
+    while page := await asyncio.to_thread(_items_at_once, rollouts):
+        for group in await asyncio.to_thread(_raw_items, store, run, page):
+            yield group
+
+
+def _items_at_once(rollouts: Iterator[RolloutRecord]) -> list[RolloutRecord]:
+    return list(islice((rollout for rollout in rollouts if rollout.form == "item"), ITEMS_AT_ONCE))
+
+
+def _raw_items(store: Store, run: str, rollouts: Sequence[RolloutRecord]) -> list[ItemGroup]:
+    groups: list[ItemGroup] = []
+    for rollout in rollouts:
+        with contextlib.suppress(CorruptError, RetiredError, UnknownError):
+            item = parsed(store.payload(run, rollout.uid).body)
+            groups.append((str(item["instance_id"]), [item]))
+    return groups
 
 
 Working = tuple[Chosen, ItemGroup]
