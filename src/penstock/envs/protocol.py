@@ -8,11 +8,13 @@ from typing import Protocol
 
 from penstock.problems import ProblemSource, Split
 from penstock.types import Json, Message, Problem, Rollout
+from penstock.types._frozen import quickly_made
 
 Rewards = Mapping[str, float]
 """Named parts of a reward; their sum is the rollout's reward."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What an environment shows after it was opened or acted on."""
@@ -30,6 +32,7 @@ class Observation:
     """What the agent may call in this episode, in the shape of OpenAI's API. Read when the episode opens, and only then."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What the agent said."""

@@ -29,6 +29,7 @@ from penstock.types import (
     VersionRun,
     WeightManifest,
 )
+from penstock.types._frozen import quickly_made
 from penstock.wire.connections import Wire
 
 __all__ = ["InferenceClient", "NoAnswer", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
@@ -39,6 +40,7 @@ _COMPLETIONS = "/v1/completions"
 T = TypeVar("T")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reply:
     """One sampled reply."""

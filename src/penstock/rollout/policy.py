@@ -9,9 +9,11 @@ from typing import Literal, Protocol
 from penstock.errors import InputError
 from penstock.inference.client import Reply
 from penstock.types import Int32Array, Json, Message
+from penstock.types._frozen import quickly_made
 from penstock.wire import parse_json
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Situation:
     """What a policy acts on: the conversation so far, and how much it may say."""
@@ -28,6 +30,7 @@ class Situation:
     """Names the episode: the same for all its steps, so that they may be sampled where its beginning is known."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Action:
     """What a policy does. Unpacks into structured action, raw output, logprobs and value estimate."""

@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from penstock.trace.checks import same_layout
 from penstock.types import Float32Array, Int32Array, Segment, Source, VersionRun
+from penstock.types._frozen import quickly_made
 
 Place = tuple[int, int]
 """(run, offset): after so many tokens of that run, 1 or more."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """Checked tokens of one append, with all that is known about each. The arrays are the recorder's own and read-only."""

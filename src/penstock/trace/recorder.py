@@ -28,9 +28,11 @@ from penstock.trace._runs import Place, Run, Tokens
 from penstock.trace._taken import checked_tokens, tokens_of
 from penstock.trace.checks import check_trace, checked_number
 from penstock.types import InferenceMetadata, Int32Array, Mark, Message, SamplerFacts, Segment, Source, StepFacts, Trace, Usage, VersionRun
+from penstock.types._frozen import quickly_made
 from penstock.wire import check_noun
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Tokens `start` to `stop` of a run in a recorder: what one append wrote. Stays valid whatever is recorded, forked or abandoned later."""

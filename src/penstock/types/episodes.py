@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from penstock.types._frozen import quickly_made
 from penstock.types.tokens import Float32Array, InferenceMetadata, Int32Array, Json, Message, NamedArrays, Segment, Trace, kept_segments
 
 
@@ -70,6 +71,7 @@ class Turn:
     timestamp: int | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
     """One try at a problem. Iterates over its turns."""

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.types._frozen import quickly_made
+
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -40,6 +42,7 @@ class Evidence(StrEnum):
     """Somebody says so."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRun:
     """So many tokens in a row were sampled by this version of this policy."""
@@ -68,6 +71,7 @@ class SamplerFacts:
     dtype: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What one reply cost."""
@@ -78,6 +82,7 @@ class Usage:
     seconds: float = 0.0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceMetadata:
     """Facts about one sampled reply that are not tokens."""
@@ -88,6 +93,7 @@ class InferenceMetadata:
     """`stop`, `length`, `tool_calls` or `abort`, as the engine said."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One chat message, as a client sends it."""
@@ -100,6 +106,7 @@ class Message:
     name: str | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
     """A run of tokens from one source, hanging on the tokens it continues."""
@@ -121,6 +128,7 @@ class Segment:
     """Why nobody continued from here (`client_retry`, `unused_choice`, ...). Holds for all that hangs on it. None: kept."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
     """What an environment says about one step of an agent; rides on the mark of the assistant's message."""
@@ -134,6 +142,7 @@ class StepFacts:
     done: bool = False
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """Says that segments `start` to `stop` (a chain, each the parent of the next) spell one message."""
