@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,7 +35,7 @@ from penstock.gateway.sessions import Sessions
 from penstock.gateway.slots import OpenSession
 from penstock.gateway.streams import ChatStream, TokenTexts
 from penstock.gateway.watching import Gone
-from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope, reply, router, scoped
+from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope, reply, routed, router, scoped
 from penstock.metrics import render_prometheus
 from penstock.types import Json, RolloutStatus
 from penstock.wire import check_id, read_body
@@ -96,14 +97,12 @@ class Gateway:
         self._ready = ready
         one = "/sessions/{id}"
         routes = [
-            scoped("/sessions", self.open, Scope.PRODUCE, methods=["POST"]),
+            *(routed(route) for route in self.direct if route.path != CHAT_PATH),
             scoped("/sessions", self.list, Scope.VIEW),
             scoped(one, self.show, Scope.PRODUCE),
             scoped(CHAT_PATH, _openai(self.chat), Scope.PRODUCE, methods=["POST"]),
             scoped(one + "/v1/models", self.models, Scope.PRODUCE),
             scoped(one + "/v1/models/{name:path}", self.model, Scope.PRODUCE),
-            scoped(one + "/reward", self.reward, Scope.PRODUCE, methods=["POST"]),
-            scoped(one + "/end", self.end, Scope.PRODUCE, methods=["POST"]),
             scoped("/livez", self.livez, None),
             scoped("/readyz", self.readyz, Scope.VIEW),
             scoped("/metrics", self.metrics, Scope.VIEW),
@@ -117,11 +116,10 @@ class Gateway:
         sweeping.cancel()
         await asyncio.gather(sweeping, return_exceptions=True)
 
-    async def open(self, request: HttpRequest) -> Response:
+    async def open(self, request: DirectRequest) -> DirectReply:
         """`POST /sessions`."""
-        body = await request.body()
-        session = await self._sessions.open(read_body(body, OpenSession) if body.strip() else OpenSession())
-        return reply(self._shown(request, session), 201)
+        session = await self._sessions.open(read_body(request.body, OpenSession) if request.body.strip() else OpenSession())
+        return _reply(self._shown(_host(request), session), 201)
 
     async def list(self, _: HttpRequest) -> Response:
         """`GET /sessions`. An id lets its holder speak for the session, so only its beginning is shown."""
@@ -130,12 +128,18 @@ class Gateway:
 
     async def show(self, request: HttpRequest) -> Response:
         """`GET /sessions/{id}`."""
-        return reply(self._shown(request, await self._find(request)))
+        return reply(self._shown(request.headers.get("host", ""), await self._find(request)))
 
-    @property
-    def direct(self) -> DirectRoute:
-        """The route of a whole reply, for the server's lane. Streams, and requests that are not plain, come to `chat`."""
-        return DirectRoute(method="POST", path=CHAT_PATH, answer=self.complete, needs=Scope.PRODUCE, refused=openai_refusal, takes=_is_whole)
+    @functools.cached_property
+    def direct(self) -> tuple[DirectRoute, ...]:
+        """The routes that agents and those who run them ask all the time, for the server's lane: first that of whole replies. Streams come to `chat`."""
+        one = "/sessions/{id}"
+        return (
+            DirectRoute(method="POST", path=CHAT_PATH, answer=self.complete, needs=Scope.PRODUCE, refused=openai_refusal, takes=_is_whole),
+            DirectRoute(method="POST", path="/sessions", answer=self.open, needs=Scope.PRODUCE),
+            DirectRoute(method="POST", path=one + "/reward", answer=self.reward, needs=Scope.PRODUCE),
+            DirectRoute(method="POST", path=one + "/end", answer=self.end, needs=Scope.PRODUCE),
+        )
 
     async def complete(self, request: DirectRequest) -> DirectReply:
         """`POST /sessions/{id}/v1/chat/completions`, told whole."""
@@ -157,10 +161,10 @@ class Gateway:
         """`POST /sessions/{id}/v1/chat/completions`, in whatever way it is asked for."""
         body = await request.body()
         if _is_whole(body):
-            return await self.direct.endpoint(request)
+            return await self.direct[0].endpoint(request)
         session = await self._find(request)
         ask = session.reader.read(body, request.headers)
-        return ChatStream(session, ask, self._texts) if ask.stream else await self.direct.endpoint(request)
+        return ChatStream(session, ask, self._texts) if ask.stream else await self.direct[0].endpoint(request)
 
     async def models(self, request: HttpRequest) -> Response:
         """`GET /sessions/{id}/v1/models`."""
@@ -172,17 +176,16 @@ class Gateway:
         await self._find(request)
         return reply(_model(request.path_params["name"]))
 
-    async def reward(self, request: HttpRequest) -> Response:
+    async def reward(self, request: DirectRequest) -> DirectReply:
         """`POST /sessions/{id}/reward`."""
-        session = await self._find(request)
-        await session.tell(rewarded=_event(session, read_body(await request.body(), RewardBody)))
-        return reply({"rewards": session.rewards.total, "turns": {number: given.value for number, given in session.rewards.by_reply.items()}})
+        session = await self._sessions.find(request.head.params["id"])
+        await session.tell(rewarded=_event(session, read_body(request.body, RewardBody)))
+        return _reply({"rewards": session.rewards.total, "turns": {number: given.value for number, given in session.rewards.by_reply.items()}})
 
-    async def end(self, request: HttpRequest) -> Response:
+    async def end(self, request: DirectRequest) -> DirectReply:
         """`POST /sessions/{id}/end`."""
-        session = await self._find(request)
-        body = await request.body()
-        wanted = read_body(body, EndBody) if body.strip() else EndBody()
+        session = await self._sessions.find(request.head.params["id"])
+        wanted = read_body(request.body, EndBody) if request.body.strip() else EndBody()
         rewarded = None
         if session.ended is None and (wanted.reward is not None or wanted.rewards):
             rewarded = _event(session, RewardBody(reward=wanted.reward, rewards=wanted.rewards))
@@ -190,7 +193,7 @@ class Gateway:
         error = None if wanted.status.usable else "client"
         ended = Ended(status=wanted.status, failure=failed, error=error, metadata=wanted.metadata)
         session = await self._sessions.end(session.opened.session, ended, rewarded)
-        return reply(self._shown(request, session))
+        return _reply(self._shown(_host(request), session))
 
     async def livez(self, _: HttpRequest) -> Response:
         """The process answers."""
@@ -211,9 +214,18 @@ class Gateway:
     async def _find(self, request: HttpRequest) -> Session:
         return await self._sessions.find(request.path_params["id"])
 
-    def _shown(self, request: HttpRequest, session: Session) -> dict[str, Any]:
-        root = self._public_url or str(request.base_url).rstrip("/")
+    def _shown(self, host: str, session: Session) -> dict[str, Any]:
+        root = self._public_url or f"http://{host}"
         return _state(session) | {"id": session.opened.session, "base_url": f"{root}/sessions/{session.opened.session}/v1"}
+
+
+def _reply(value: Any, status: int = 200) -> DirectReply:
+    return DirectReply(msgspec.json.encode(value), status)
+
+
+def _host(request: DirectRequest) -> str:
+    """The name under which a client reached us."""
+    return (request.head.header(b"host") or b"").decode("latin1")
 
 
 def _event(session: Session, body: RewardBody) -> Rewarded:

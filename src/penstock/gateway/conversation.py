@@ -20,6 +20,8 @@ from penstock.trace import Recorder, Span
 from penstock.types import InferenceMetadata, Int32Array, Json, Message, Source
 from penstock.wire import canonical_json, digest
 
+_NO_TOOLS = digest(canonical_json([]))
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Point:
@@ -93,7 +95,7 @@ class Conversation:
 
     def prompt(self, messages: tuple[Message, ...], tools: Sequence[Json] = ()) -> Prompt:
         """What these messages add. Raises `InvalidError` for a conversation that the template refuses."""
-        root = digest(canonical_json(list(tools)))
+        root = digest(canonical_json(list(tools))) if tools else _NO_TOOLS
         digests = self._chain(root, messages)
         known = self._prompts.get(digests[-1])
         if known is not None:

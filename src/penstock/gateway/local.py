@@ -144,7 +144,7 @@ async def agent_host(
     sessions = Sessions(around, keep, policy=policy)
     gateway = Gateway(sessions, TokenTexts(template.decode, frozenset(template.eos_ids)), counts, models=("policy",))
     listener = bind("127.0.0.1", 0)
-    config = server_config(gateway.app(), Access(), [gateway.direct])
+    config = server_config(gateway.app(), Access(), gateway.direct)
     config.timeout_graceful_shutdown = 1
     server = _Server(config)
     serving = asyncio.create_task(server.serve([listener]))

@@ -72,7 +72,7 @@ def serve_gateway(config: GatewayConfig) -> None:
                         return False
 
                 _spare_the_collector()
-                await serve_app(gateway.app(ready), config.access, listener, port_file=config.port_file, direct=[gateway.direct])
+                await serve_app(gateway.app(ready), config.access, listener, port_file=config.port_file, direct=gateway.direct)
 
     uvloop.run(serve())
 
