@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from penstock.inference.engine.beginnings import Beginnings
 from penstock.inference.engine.decoding import TILE, DecodeAttention
 from penstock.inference.engine.pools import Pools, Seat
-from penstock.inference.engine.prefixes import Beginning, Beginnings, Chunk
+from penstock.inference.engine.prefixes import Chunk
 
 RANDOM = torch.Generator().manual_seed(3)
 
@@ -37,18 +38,18 @@ def slow(architecture: Any, heads: torch.Tensor, seen: torch.Tensor) -> torch.Te
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_a_row_attends_to_its_beginning_and_to_its_own_tokens(name: str, bench_of: Any) -> None:
     architecture = bench_of(name).architecture
-    pools, beginnings = Pools(architecture), Beginnings()
-    shared = [[chunk(architecture, 1, 64)], [chunk(architecture, 2, 64), chunk(architecture, 3, 64)], []]
+    pools, beginnings = Pools(architecture), Beginnings(architecture)
+    shared = [[chunk(architecture, 1, 64)], [chunk(architecture, 2, 64), chunk(architecture, 3, 64)], [], [chunk(architecture, 4, 64)]]
     held: dict[Seat, list[list[torch.Tensor]]] = {}
-    # More than a tile of one beginning, one alone, some without; own caches of several capacities, one empty.
+    # More than a tile of one beginning, another as long, a longer one, some without; own caches of several capacities, one empty.
     for number, length in enumerate([0, 3, 40, 31, 70, 5, 6, 7, 8, 9, 100, 33, 1]):
-        chunks = shared[0] if number <= TILE else shared[number % 2 + 1]
+        chunks = shared[0] if number <= TILE else shared[number % 3 + 1]
         own = [keys_values(architecture, length)] if length else []
-        seat = pools.seat(own, length, beginnings.of(chunks))
+        seat = pools.seat(own, length, beginnings.join(chunks))
         held[seat] = [[*part.layers] for part in chunks] + own
     pools.extend(list(held))
     seats = [seat for pool in pools for seat in pool.seats]
-    attend = DecodeAttention(list(pools), architecture)
+    attend = DecodeAttention(list(pools), beginnings.pools, architecture)
     for layer in range(architecture.num_layers):
         heads = torch.randn(len(seats) + 2, architecture.num_heads + 2 * architecture.num_kv_heads, architecture.head_size, generator=RANDOM)
         found = attend(layer, heads)
@@ -59,15 +60,28 @@ def test_a_row_attends_to_its_beginning_and_to_its_own_tokens(name: str, bench_o
         assert not found[len(seats) :].any()
 
 
-def test_a_beginning_is_kept_once_and_as_long_as_somebody_holds_it(llama: Any) -> None:
-    beginnings = Beginnings()
+def test_a_beginning_is_kept_once_and_as_long_as_a_reply_has_it(llama: Any) -> None:
+    beginnings = Beginnings(llama.architecture)
     chunks = [chunk(llama.architecture, 1, 64), chunk(llama.architecture, 2, 64)]
-    first: Beginning | None = beginnings.of(chunks)
-    assert first is not None
-    assert first.num_tokens == 128
-    assert beginnings.of(chunks) is first
-    assert beginnings.of(chunks[:1]) is not first
-    assert beginnings.of([]) is None
-    assert beginnings.of([chunks[0], replace(chunks[1], number=3)]) is not first
-    del first
-    assert len(beginnings) == 0
+    both, first = beginnings.join(chunks), beginnings.join(chunks[:1])
+    other = beginnings.join([chunks[0], replace(chunks[1], number=3)])
+    assert both is not None and first is not None and other is not None
+    assert beginnings.join([]) is None
+    assert beginnings.join(chunks) is both
+    assert [(pool.capacity, len(pool.seats)) for pool in beginnings.pools] == [(64, 1), (128, 2)]
+    beginnings.leave(both)
+    assert len(beginnings) == 3
+    beginnings.leave(both)
+    # The last one moves to the place that is free, with what it holds.
+    assert [pool.seats for pool in beginnings.pools] == [[first], [other]]
+    held = beginnings.pools[1].layers[0][other.row]
+    assert torch.equal(held, torch.cat([part.layers[0] for part in chunks], dim=1))
+    for seat in (first, other):
+        beginnings.leave(seat)
+    assert (len(beginnings), beginnings.pools) == (0, [])
+
+
+def test_an_engine_holds_no_beginning_when_nobody_is_left(llama: Any, asked: Any, replies: Any) -> None:
+    engine = llama.engine()
+    replies(engine, *(asked(range(100 + index % 2), id=str(index), seed=index, num_choices=2) for index in range(6)))
+    assert len(engine._beginnings) == 0

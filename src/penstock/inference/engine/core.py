@@ -19,12 +19,13 @@ from torch import Tensor
 
 from penstock.errors import ConflictError, InvalidError
 from penstock.inference.config import EngineLimits
+from penstock.inference.engine.beginnings import Beginnings
 from penstock.inference.engine.decoding import DecodeAttention
 from penstock.inference.engine.forward import MIN_ROWS, forward, project
 from penstock.inference.engine.packing import Weights
 from penstock.inference.engine.pools import Pools, Seat
 from penstock.inference.engine.prefill import Prefill, Prompt
-from penstock.inference.engine.prefixes import CHUNK, Beginnings
+from penstock.inference.engine.prefixes import CHUNK
 from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.rotary import rotations
 from penstock.inference.engine.sampling import Drawn, Randomness, draw
@@ -69,7 +70,7 @@ class Engine:
         self._rotations = rotations(architecture, self.context_tokens)
         self._prefill = Prefill(served.weights, self._rotations, max_kept_tokens=limits.prefix_tokens, max_rows=limits.prefill_tokens)
         self._pools = Pools(architecture)
-        self._beginnings = Beginnings()
+        self._beginnings = Beginnings(architecture)
         self._queue: deque[Request] = deque()
         self._choices: dict[Seat, Choice] = {}
         self._reserved_tokens = 0
@@ -205,7 +206,7 @@ class Engine:
         padding = [0] * (MIN_ROWS - len(seats))
         ids = torch.tensor([choice.drawn[-1].id for choice in choices] + padding)
         positions = torch.tensor([seat.num_tokens for seat in seats] + padding)
-        hidden = forward(self.served.weights, ids, self._rotations[positions], DecodeAttention(pools, self._architecture))
+        hidden = forward(self.served.weights, ids, self._rotations[positions], DecodeAttention(pools, self._beginnings.pools, self._architecture))
         for seat in seats:
             seat.length += 1
         self._sample(choices, hidden[: len(seats)])
@@ -240,13 +241,15 @@ class Engine:
         self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
         if choice.seat is not None:
             self._pools.leave(choice.seat)
+            if choice.seat.beginning is not None:
+                self._beginnings.leave(choice.seat.beginning)
             del self._choices[choice.seat]
             self._reserved_tokens -= choice.request.reserved_tokens // choice.request.num_choices
             choice.seat = None
 
     def _seat(self, choice: Choice, prompt: Prompt) -> None:
         num_shared = len(choice.request.prompt) // CHUNK
-        beginning = self._beginnings.of(prompt.chunks[:num_shared])
+        beginning = self._beginnings.join(prompt.chunks[:num_shared])
         choice.seat = self._pools.seat([chunk.layers for chunk in prompt.chunks[num_shared:]], len(prompt.ids) - num_shared * CHUNK, beginning)
         self._choices[choice.seat] = choice
 
@@ -257,6 +260,7 @@ class Engine:
         prompts = [Prompt(np.concatenate([choice.request.prompt, np.array(choice.ids[:-1], np.int32)])) for choice in choices]
         self._prefill.run(prompts)
         self._pools.clear()
+        self._beginnings.clear()
         self._choices.clear()
         self._pools.expect(len(prompt.ids) - len(choice.request.prompt) // CHUNK * CHUNK for choice, prompt in zip(choices, prompts, strict=True))
         for choice, prompt in zip(choices, prompts, strict=True):

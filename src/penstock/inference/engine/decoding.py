@@ -2,7 +2,7 @@
 
 The two parts are computed apart, each over keys that lie together, and joined by the weight of each: what a softmax over both would have given. A
 beginning is read once for all who share it, which is what decoding spends its time on. Every product has a shape that does not depend on neighbours:
-those who share a beginning are taken `TILE` at a time, the last tile filled up.
+those who share a beginning are taken `TILE` at a time, the last tile filled up. One call takes the first tiles of all beginnings of one length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from penstock.inference.engine.architecture import Architecture
 from penstock.inference.engine.pools import Pool, Seat
-from penstock.inference.engine.prefixes import Beginning
 
 TILE = 8
 
@@ -39,10 +38,10 @@ class _Own:
 class _Shared:
     """The replies that share some beginning, in tiles of rows, and how to find them again."""
 
-    beginnings: Sequence[tuple[Beginning, int]]
-    """Each with the number of its tiles."""
+    calls: Sequence[tuple[Pool, int, int]]
+    """Each takes a tile for every beginning in a pool from one row to another."""
     tile_rows: Tensor
-    """Row of the forward pass at each place of the tiles."""
+    """Row of the forward pass at each place of the tiles, call after call."""
     rows: Tensor
     """Rows that have a beginning."""
     places: Tensor
@@ -52,14 +51,14 @@ class _Shared:
 class DecodeAttention:
     """Row i of the forward pass is the i-th seat over all pools; rows beyond them are padding."""
 
-    def __init__(self, pools: Sequence[Pool], architecture: Architecture) -> None:
+    def __init__(self, pools: Sequence[Pool], beginnings: Sequence[Pool], architecture: Architecture) -> None:
         self._architecture = architecture
         self._own: list[_Own] = []
         start = 0
         for pool in pools:
             self._own.append(_own(pool, start))
             start = self._own[-1].stop
-        self._shared = _shared([seat for pool in pools for seat in pool.seats])
+        self._shared = _shared([seat for pool in pools for seat in pool.seats], beginnings) if beginnings else None
 
     def __call__(self, layer: int, heads_NHD: Tensor) -> Tensor:
         num_heads, head_size = self._architecture.num_heads, self._architecture.head_size
@@ -81,10 +80,9 @@ class DecodeAttention:
         tiles = queries[shared.tile_rows].view(-1, TILE, *queries.shape[1:])
         found = []
         start = 0
-        for beginning, num_tiles in shared.beginnings:
-            keys_values = beginning.layers[layer]
-            found.append(self._attend(tiles[start : start + num_tiles], keys_values.expand(num_tiles, *keys_values.shape), None))
-            start += num_tiles
+        for pool, first, last in shared.calls:
+            found.append(self._attend(tiles[start : start + last - first], pool.layers[layer][first:last], None))
+            start += last - first
         mixed = torch.cat([part for part, _ in found]).flatten(0, 1)[shared.places]
         weight = torch.cat([part for _, part in found]).flatten(0, 1)[shared.places]
         own = out[shared.rows]
@@ -115,21 +113,23 @@ def _own(pool: Pool, start: int) -> _Own:
     return _Own(start=start, stop=start + len(pool.seats), pool=pool, seats_N=torch.arange(len(pool.seats)), positions_N=positions_N, mask=mask)
 
 
-def _shared(seats: Sequence[Seat]) -> _Shared | None:
-    by_beginning: dict[Beginning, list[int]] = {}
+def _shared(seats: Sequence[Seat], beginnings: Sequence[Pool]) -> _Shared:
+    members: dict[Seat, list[int]] = {beginning: [] for pool in beginnings for beginning in pool.seats}
     for row, seat in enumerate(seats):
         if seat.beginning is not None:
-            by_beginning.setdefault(seat.beginning, []).append(row)
-    if not by_beginning:
-        return None
-    tile_rows: list[int] = []
-    rows: list[int] = []
-    places: list[int] = []
-    beginnings: list[tuple[Beginning, int]] = []
-    for beginning, members in by_beginning.items():
-        num_tiles = -(-len(members) // TILE)
-        places += range(len(tile_rows), len(tile_rows) + len(members))
-        rows += members
-        tile_rows += members + members[:1] * (num_tiles * TILE - len(members))
-        beginnings.append((beginning, num_tiles))
-    return _Shared(beginnings=beginnings, tile_rows=torch.tensor(tile_rows), rows=torch.tensor(rows), places=torch.tensor(places))
+            members[seat.beginning].append(row)
+    calls: list[tuple[Pool, int, int]] = []
+    tiles: list[list[int]] = []
+    for pool in beginnings:
+        calls.append((pool, 0, len(pool.seats)))
+        tiles += [members[beginning][:TILE] for beginning in pool.seats]
+        for place, beginning in enumerate(pool.seats):
+            for start in range(TILE, len(members[beginning]), TILE):
+                calls.append((pool, place, place + 1))
+                tiles.append(members[beginning][start : start + TILE])
+    return _Shared(
+        calls=calls,
+        tile_rows=torch.tensor([row for tile in tiles for row in tile + tile[:1] * (TILE - len(tile))]),
+        rows=torch.tensor([row for tile in tiles for row in tile]),
+        places=torch.tensor([number * TILE + place for number, tile in enumerate(tiles) for place in range(len(tile))]),
+    )

@@ -3,20 +3,19 @@
 A reply sits in a pool of replies whose caches have the same capacity, and moves to the next pool when it outgrows it. So a decode step needs one
 attention call per pool, wastes at most a quarter of the work on empty places, copies nothing while a reply stays in its pool, and computes the
 attention of a reply in a shape that depends on its own length only: neighbours cannot change its bits. The whole chunks that its prompt begins
-with are not in the pool: the reply holds on to them (`Beginning`), together with all others that begin so.
+with are not with it: they have a seat of their own, which all replies that begin so share (`beginnings`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from penstock.inference.engine.architecture import Architecture
-from penstock.inference.engine.prefixes import Beginning
 
 SMALLEST_CAPACITY = 32
 
@@ -37,15 +36,15 @@ class Seat:
 
     length: int
     """Tokens in the pool."""
-    beginning: Beginning | None = None
-    """Tokens before them."""
+    beginning: Seat | None = None
+    """Where the tokens before them are, if that is elsewhere."""
     capacity: int = 0
     row: int = -1
 
     @property
     def num_tokens(self) -> int:
         """All tokens of the reply, its prompt included."""
-        return self.length + (self.beginning.num_tokens if self.beginning is not None else 0)
+        return self.length + (self.beginning.length if self.beginning is not None else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,17 +63,18 @@ class Pool:
 
 
 class Pools:
-    """All caches of running replies."""
+    """Caches by capacity, which is a function of their length: by default there is room for a token more."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, *, capacity_of: Callable[[int], int] = lambda length: capacity_for(length + 1)) -> None:
         self._architecture = architecture
+        self._capacity_of = capacity_of
         self._pools: dict[int, Pool] = {}
 
     def __iter__(self) -> Iterator[Pool]:
         """Pools that hold somebody, by capacity."""
         return iter([pool for _, pool in sorted(self._pools.items())])
 
-    def seat(self, runs: Sequence[Sequence[Tensor]], length: int, beginning: Beginning | None = None) -> Seat:
+    def seat(self, runs: Sequence[Sequence[Tensor]], length: int, beginning: Seat | None = None) -> Seat:
         """Give a place to a reply whose first `length` tokens after `beginning` have the keys and values `runs` (for each run, for each layer)."""
         seat = Seat(length=length, beginning=beginning)
         self._enter(seat)
@@ -85,7 +85,7 @@ class Pools:
 
     def expect(self, lengths: Iterable[int]) -> None:
         """Make room for that many more caches of these lengths at once, which is cheaper than one by one."""
-        for capacity, count in Counter(capacity_for(length + 1) for length in lengths).items():
+        for capacity, count in Counter(map(self._capacity_of, lengths)).items():
             pool = self._pools.setdefault(capacity, Pool(capacity))
             if len(pool.seats) + count > pool.num_rows:
                 # By half at least: replies come one by one too, and every growth copies the pool.
@@ -111,7 +111,7 @@ class Pools:
         self._pools.clear()
 
     def _enter(self, seat: Seat) -> None:
-        seat.capacity = capacity_for(seat.length + 1)
+        seat.capacity = self._capacity_of(seat.length)
         pool = self._pools.setdefault(seat.capacity, Pool(seat.capacity))
         seat.row = len(pool.seats)
         if seat.row == pool.num_rows:

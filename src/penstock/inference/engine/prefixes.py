@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
-import torch
 from torch import Tensor
 
 from penstock.types import Int32Array
@@ -34,36 +32,6 @@ class Chunk:
     """For each layer (key heads then value heads, token, head size)."""
     hidden: Tensor
     """Final hidden state of the last token."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Beginning:
-    """Whole chunks that a prompt begins with, laid together once for all replies to it: decoding reads them once a step, not once for each reply."""
-
-    num_tokens: int
-    layers: Sequence[Tensor]
-    """As in `Chunk`."""
-
-
-class Beginnings:
-    """Beginnings that somebody holds on to."""
-
-    def __init__(self) -> None:
-        self._by_last_chunk: WeakValueDictionary[int, Beginning] = WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._by_last_chunk)
-
-    def of(self, chunks: Sequence[Chunk]) -> Beginning | None:
-        """What `chunks`, the first of some prompt, come to; None if there are none."""
-        if not chunks:
-            return None
-        # A chunk's number stands for all that comes before it, too.
-        found = self._by_last_chunk.get(chunks[-1].number)
-        if found is None:
-            layers = [torch.cat(parts, dim=1) for parts in zip(*(chunk.layers for chunk in chunks), strict=True)]
-            found = self._by_last_chunk[chunks[-1].number] = Beginning(num_tokens=sum(chunk.num_tokens for chunk in chunks), layers=layers)
-        return found
 
 
 class PrefixCache:
