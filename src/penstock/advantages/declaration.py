@@ -1,7 +1,7 @@
 """What an estimator needs, read off its signature: so that credit, checks and comparisons can drive any of them, built-in or a user's own.
 
-The positional parameters of an estimator name the columns it cannot do without, its keyword-only ones are options, or further columns that it takes where
-there are any. `COLUMNS` is the vocabulary. What cannot be seen in a signature is said with `@declares`.
+The positional parameters of an estimator name the columns it cannot do without, its keyword-only ones are options, or further columns: needed if they have
+no default, else taken where there are any. `COLUMNS` is the vocabulary. What cannot be seen in a signature is said with `@declares`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class Declaration:
     function: Estimator
     row: RowKind
     columns: tuple[str, ...]
-    """Columns it cannot do without, in the order of its positional parameters."""
+    """Columns it cannot do without, in the order of its parameters."""
+    by_keyword: tuple[str, ...] = ()
+    """Those of `columns` that are given by keyword."""
     optional_columns: tuple[str, ...]
     """Columns it takes by keyword where they are known."""
     options: Mapping[str, Any]
@@ -143,9 +145,9 @@ class Declaration:
         missing = [name for name in self.columns if name not in columns]
         if missing:
             raise ValueError(f"estimator {self.name!r} needs the column {missing[0]!r} ({COLUMNS[missing[0]].meaning}), which is missing")
-        needed = [_as_array(columns[name]) for name in self.columns]
-        optional = {name: _as_array(columns[name]) for name in self.optional_columns if name in columns}
-        found = self.function(*needed, **optional, **(options or {}))
+        needed = [_as_array(columns[name]) for name in self.columns if name not in self.by_keyword]
+        named = {name: _as_array(columns[name]) for name in (*self.by_keyword, *self.optional_columns) if name in columns}
+        found = self.function(*needed, **named, **(options or {}))
         try:
             advantages_N = np.asarray(getattr(found, "total", found), dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -175,16 +177,19 @@ def declaration(function: Estimator, name: str | None = None) -> Declaration:
     except (TypeError, ValueError) as error:
         raise ValueError(f"estimator {name!r} has no signature to read ({error})") from None
     columns: list[str] = []
+    by_keyword: list[str] = []
     optional_columns: list[str] = []
     options: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ValueError(f"estimator {name!r} has a parameter {parameter}; name its columns and options instead")
         if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
-            if parameter.name in COLUMNS:
-                optional_columns.append(parameter.name)
-            else:
+            if parameter.name not in COLUMNS:
                 options[parameter.name] = parameter.default
+            elif parameter.default is parameter.empty:
+                by_keyword.append(parameter.name)
+            else:
+                optional_columns.append(parameter.name)
         elif parameter.name in COLUMNS:
             columns.append(parameter.name)
         else:
@@ -198,8 +203,9 @@ def declaration(function: Estimator, name: str | None = None) -> Declaration:
     return Declaration(
         name=name,
         function=function,
-        row=_row_kind(columns),
-        columns=tuple(columns),
+        row=_row_kind([*columns, *by_keyword]),
+        columns=(*columns, *by_keyword),
+        by_keyword=tuple(by_keyword),
         optional_columns=tuple(optional_columns),
         options=options,
         facts=facts if isinstance(facts, Facts) else Facts(),

@@ -81,5 +81,5 @@ def test_the_example_of_an_estimator_of_your_own_can_be_driven() -> None:
     names: dict[str, object] = {}
     exec(code[1], names)
     found = declaration(names["late_bloomer"])  # type: ignore[arg-type]
-    assert found.row is RowKind.STEP
+    assert (found.row, found.columns) == (RowKind.STEP, ("step_rewards", "trajectory", "scores"))
     found.check_options({"bonus": 0.25})

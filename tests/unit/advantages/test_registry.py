@@ -109,6 +109,19 @@ def test_a_users_own_estimator_is_driven_by_the_names_of_its_parameters() -> Non
         found.apply({"step_rewards": [0.0]})
 
 
+def test_a_column_by_keyword_without_a_default_is_needed() -> None:
+    found = declaration(lambda rewards, group, *, trajectory, scores=None: np.asarray(rewards))
+    assert (found.row, found.columns, found.by_keyword, found.optional_columns) == (
+        RowKind.STEP,
+        ("rewards", "group", "trajectory"),
+        ("trajectory",),
+        ("scores",),
+    )
+    found.check_options({})
+    with pytest.raises(ValueError, match="needs the column 'trajectory'"):
+        found.apply({"rewards": [1.0], "group": [0]})
+
+
 def test_what_cannot_be_driven_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="needs 'reward', which is no column; did you mean 'rewards'"):
         declaration(lambda reward, group: reward)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,10 +160,10 @@ def test_the_verb_ends_with_1_when_something_fails() -> None:
     assert "split" in [finding["check"] for finding in json.loads(out.getvalue())["findings"] if finding["status"] == "failed"]
 
 
-def plain(inputs: LossInputs, config: LossConfig) -> TokenLosses:
-    """The example of the docs: it does not look at the sampler's logprobs."""
-    return TokenLosses(losses_L=-float(config.options["scale"]) * inputs.advantages_L * inputs.logprobs_L)
-
-
-def test_the_loss_that_the_docs_show_passes() -> None:
-    assert failed(check_algorithm(f"{__name__}:plain", ["options.scale=1.0"])) == []
+@pytest.mark.parametrize(("name", "settings"), [("late_bloomer", ["bonus=0.25"]), ("plain", ["options.scale=1.0"])])
+def test_what_the_docs_show_as_ones_own_passes(name: str, settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if f"def {name}(" in code)
+    (tmp_path / f"of_the_docs_{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert failed(check_algorithm(f"of_the_docs_{name}:{name}", settings)) == []
