@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from penstock.buffer.client import BufferClient
 from penstock.types import Laws
 
 TURNS = 10
-SAID = "You are in the next room. There is a door to the north, a table with a lamp, and a key on the floor. What do you do?"
+SAID = "You are in the %s room. There is a door to the north, a table with a lamp, and a key on the floor. What do you do?"
+_numbers = count()
 
 
 @contextlib.contextmanager
@@ -71,8 +73,10 @@ async def _sessions(http: aiohttp.ClientSession, url: str, count: int) -> None:
 async def _session(http: aiohttp.ClientSession, url: str) -> None:
     opened = await _post(http, f"{url}/sessions", {})
     messages: list[dict[str, Any]] = []
-    for _ in range(TURNS):
-        messages.append({"role": "user", "content": SAID})
+    first = next(_numbers)
+    for turn in range(TURNS):
+        # As many rooms as the worker's world has: what is seen comes again, but not in every turn.
+        messages.append({"role": "user", "content": SAID % ((first + 7 * turn) % 64)})
         answer = await _post(http, f"{opened['base_url']}/chat/completions", {"model": "policy", "messages": messages, "max_tokens": 64})
         message = answer["choices"][0]["message"]
         messages.append({"role": "assistant", "content": message["content"]})

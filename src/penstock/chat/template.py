@@ -28,6 +28,8 @@ _TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_
 _FRONT = frozenset({Rewrite.FRONT})
 _MOST_FRAMES = 256
 """Kinds of messages, by roles and tools, for which it is remembered what a template writes around them."""
+_MOST_REMEMBERED, _LONGEST_REMEMBERED = 1024, 4096
+"""Texts, and characters of one, whose tokens are remembered."""
 _FIRST_QUESTION = Message(role="user", content="question")
 
 
@@ -54,6 +56,7 @@ class ChatTemplate:
         except InvalidError as error:
             raise ConfigError(f"the chat template does not render a plain question: {error}") from error
         self._frames: dict[tuple[tuple[str, ...], bytes], Frame | None] = {}
+        self._pieces: dict[tuple[str, tuple[tuple[int, int, int], ...]], tuple[Piece, ...]] = {}
         self.digest: str = xxhash.xxh3_128_hexdigest(repr((files.template, sorted(fixed.items()), now)).encode())
         """Of all that decides how messages become text."""
         self.tokenizer_digest: str = xxhash.xxh3_128_hexdigest(files.tokenizer_json.encode())
@@ -105,7 +108,7 @@ class ChatTemplate:
         spans = read_spans(text, with_brackets, self._contents(messages))
         if continue_final_message:
             text = self._left_open(text, messages, tools)
-        return Rendered(pieces=labelled(self._vocabulary.encode(text), spans))
+        return Rendered(pieces=labelled(self._vocabulary.encode(text), spans) if continue_final_message else self._cut(text, spans))
 
     def delta(
         self,
@@ -194,11 +197,21 @@ class ChatTemplate:
         return frozenset[Rewrite]().union(*(self.rewrites.get(message.role, _FRONT) for message in messages))
 
     def _cut(self, text: str, spans: Sequence[Span]) -> tuple[Piece, ...]:
-        """A rendered text as tokens, cut at its messages."""
+        """A rendered text as tokens, cut at its messages. Members of a group are told much the same: what is short is remembered."""
+        key = text, tuple([(span.index, span.start, span.stop) for span in spans])
+        known = self._pieces.get(key)
+        if known is not None:
+            return known
         found = self._vocabulary.cut(text, [(span.start, span.stop) for span in spans if span.stop > span.start])
         if found is None or any(span.stop <= span.start for span in spans):
-            return labelled(self._vocabulary.encode(text), spans)
-        return owned(found[0], spans, found[1])
+            pieces = labelled(self._vocabulary.encode(text), spans)
+        else:
+            pieces = owned(found[0], spans, found[1])
+        if len(text) <= _LONGEST_REMEMBERED:
+            if len(self._pieces) >= _MOST_REMEMBERED:
+                self._pieces.clear()
+            self._pieces[key] = pieces
+        return pieces
 
     def _framed(self, messages: Sequence[Message], tools: Sequence[Json] | None) -> tuple[str, list[Span]] | None:
         """As `_after_reply`, from what the template wrote around other texts; None if it must be asked."""
