@@ -16,6 +16,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import BadRequestError, InfraError, LimitError
 from penstock.gateway.answers import Answer, complete, read_answer, take
 from penstock.gateway.sampling import OnTokens, Order, Sampled
+from penstock.inference.client import NoAnswer, Placing
 from penstock.wire.connections import Wire
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -34,13 +35,16 @@ class HttpEngine:
         policy: str = "policy",
         version: Callable[[], Awaitable[int]] | None = None,
         clock: Clock | None = None,
+        placing: Placing | None = None,
     ) -> None:
-        """`version` tells what the run has published, for servers that do not name versions; without it, 0."""
+        """`version` tells what the run has published, for servers that do not name versions; without it, 0. `placing` chooses among the servers, for a gateway
+        that shares them with others of its process; without it, a session has the server that its name falls on, and the next one when that is silent."""
         self._urls = [url.rstrip("/") for url in urls]
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._policy, self._version, self._clock = policy, version, clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
         self._wires = {url: Wire(url, token=token) for url in self._urls if url.startswith("http://")}
+        self._placing = placing
         self._models: dict[str, str] = {}
         self._where: dict[str, str] = {}
         """The server that has a request, by its id."""
@@ -63,6 +67,12 @@ class HttpEngine:
 
     async def sample(self, order: Order, *, deadline_seconds: float, on_tokens: OnTokens | None = None) -> list[Sampled]:
         """See `Engine`."""
+        if self._placing is not None:
+
+            def call(index: int, seconds: float) -> Awaitable[list[Sampled]]:
+                return self._placed(self._urls[index], order, seconds, on_tokens)
+
+            return await self._placing(call, affinity=order.affinity or None, deadline_seconds=deadline_seconds)
         deadline = self._clock.monotonic() + deadline_seconds
         wait_seconds = FIRST_WAIT_SECONDS
         attempt = zlib.crc32(order.affinity.encode()) % len(self._urls)
@@ -82,6 +92,30 @@ class HttpEngine:
                 self._where.pop(order.request_id, None)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
             attempt += 1
+
+    async def _placed(self, url: str, order: Order, seconds: float, on_tokens: OnTokens | None) -> list[Sampled]:
+        """One attempt, for whoever places them: what another server may do better is `NoAnswer`."""
+        self._where[order.request_id] = url
+        has_begun = False
+
+        def tell(index: int, reply: Sampled) -> None:
+            nonlocal has_begun
+            has_begun = True
+            assert on_tokens is not None
+            on_tokens(index, reply)
+
+        try:
+            return await self._attempt(url, order, seconds, None if on_tokens is None else tell)
+        except _Again as again:
+            if again.is_begun:  # what was shown of a reply cannot be taken back
+                raise InfraError(f"the engine's reply broke off: {again}") from again
+            raise NoAnswer(str(again), is_full=again.is_limit, is_lost=not again.is_limit, named_seconds=again.seconds) from again
+        except InfraError as error:
+            if has_begun:
+                raise
+            raise NoAnswer(str(error)) from error
+        finally:
+            self._where.pop(order.request_id, None)
 
     async def abort(self, request_id: str) -> None:
         """See `Engine`."""

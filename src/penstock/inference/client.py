@@ -32,7 +32,7 @@ from penstock.types import (
 from penstock.types._frozen import quickly_made
 from penstock.wire.connections import Wire
 
-__all__ = ["InferenceClient", "NoAnswer", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
+__all__ = ["InferenceClient", "NoAnswer", "Placing", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 _COMPLETIONS = "/v1/completions"
@@ -95,6 +95,17 @@ class Sampler(Protocol):
         affinity: str | None = None,
     ) -> Reply:
         """See `InferenceClient.complete`."""
+
+
+class Placing(Protocol):
+    """Whoever chooses which of several servers a request goes to."""
+
+    async def __call__(self, call: Callable[[int, float], Awaitable[T]], *, affinity: str | None, deadline_seconds: float) -> T:
+        """What `call` gives, called with the number of a server and the seconds that are left, and again with another when it raises `NoAnswer`.
+
+        Requests with the same `affinity` go to the same server while it answers. Raises `InfraError` if there is no answer by the deadline, and at once
+        whatever else `call` raises.
+        """
 
 
 class InferenceClient:

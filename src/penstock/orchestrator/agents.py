@@ -10,15 +10,15 @@ from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
 from penstock.clock import SystemClock
 from penstock.gateway.settings import AgentSettings
-from penstock.inference.client import Sampler
+from penstock.inference.client import Placing, Sampler
 from penstock.rollout.agents import AgentHost
 from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
 from penstock.types import Purpose
 
 
 @asynccontextmanager
-async def worker_agents(config: WorkerConfig, template: ChatTemplate) -> AsyncIterator[AgentHost]:
-    """The host of a worker's agents. Raises `ConfigError` for an agent that cannot be loaded."""
+async def worker_agents(config: WorkerConfig, template: ChatTemplate, placing: Placing) -> AsyncIterator[AgentHost]:
+    """The host of a worker's agents, whose requests are placed with the worker's own. Raises `ConfigError` for an agent that cannot be loaded."""
     assert config.env.agent is not None
     # Imported only then: a web server comes with it.
     from penstock.gateway.engine import HttpEngine
@@ -27,7 +27,7 @@ async def worker_agents(config: WorkerConfig, template: ChatTemplate) -> AsyncIt
 
     async with (
         BufferClient(config.buffer_url, config.run, token=config.token) as client,
-        HttpEngine(config.servers, token=config.token, version=Published(client, SystemClock()).version) as engine,
+        HttpEngine(config.servers, token=config.token, version=Published(client, SystemClock()).version, placing=placing) as engine,
         agent_host(config.env.agent, template, engine, agent_settings(config.actor, concurrency=config.env.concurrency)) as host,
     ):
         yield host

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError
-from penstock.inference.client import Sampler
+from penstock.inference.client import Placing, Sampler
 from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
 from penstock.rollout.episode import Ticket
 from penstock.types import Problem, Rollout
@@ -21,8 +21,8 @@ class AgentHost(Protocol):
         """Run the agent on a problem and give the rollout of it, whatever happens. Cancelling it is the only way to get nothing."""
 
 
-AgentHosts = Callable[[WorkerConfig, ChatTemplate], AbstractAsyncContextManager[AgentHost]]
-"""Makes the host of a worker whose environment names an agent."""
+AgentHosts = Callable[[WorkerConfig, ChatTemplate, Placing], AbstractAsyncContextManager[AgentHost]]
+"""Makes the host of a worker whose environment names an agent. Its requests go to the worker's servers, in order of the config, as the worker places them."""
 
 
 EvalAgents = Callable[[EnvConfig, ChatTemplate, Sampler, ActorConfig], AbstractAsyncContextManager[AgentHost]]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
-from penstock.inference.client import NoAnswer, PromptTexts, Reply, completion_body
+from penstock.inference.client import NoAnswer, Placing, PromptTexts, Reply, completion_body
 from penstock.rollout.loads import Loads, Wish
 from penstock.types import Int32Array
 
 DEADLINE_SECONDS = 600.0
 MOST_WRONG_ANSWERS = 3
 """Answers that cannot be read before a request gives up. Lost connections and full servers are waited out until its deadline."""
+
+
+T = TypeVar("T")
 
 
 class Server(Protocol):
@@ -43,8 +46,21 @@ class Servers:
         """For an environment. `waited` is told the seconds that a request had to wait because no server had room."""
         return PooledSampler(self, environment, weight, waited or (lambda seconds: None))
 
-    async def ask(self, wish: Wish, body: bytes, deadline_seconds: float, waited: Callable[[float], None]) -> Reply:
-        """What a server answers to a completion. Raises `InfraError` if none does by the deadline, and what a refusal is at once."""
+    def placing(self, environment: str = "", *, weight: float = 1.0, waited: Callable[[float], None] | None = None) -> Placing:
+        """As `sampler`, for whoever talks to the servers in a way of its own: the gateway in front of an environment's agents."""
+
+        async def place(call: Callable[[int, float], Awaitable[T]], *, affinity: str | None, deadline_seconds: float) -> T:
+            wish = Wish(environment=environment, affinity=affinity, weight=weight)
+            return await self.ask(wish, call, deadline_seconds, waited or (lambda seconds: None))
+
+        return place
+
+    async def reply(self, wish: Wish, body: bytes, deadline_seconds: float, waited: Callable[[float], None]) -> Reply:
+        """What a server answers to a completion. See `ask`."""
+        return await self.ask(wish, lambda index, seconds: self._servers[index].reply_once(body, deadline_seconds=seconds), deadline_seconds, waited)
+
+    async def ask(self, wish: Wish, call: Callable[[int, float], Awaitable[T]], deadline_seconds: float, waited: Callable[[float], None]) -> T:
+        """What `call` gives. See `Placing`."""
         now = self._clock.monotonic()
         deadline = now + deadline_seconds
         num_wrong = 0
@@ -54,7 +70,7 @@ class Servers:
                 index = await self._place(wish, deadline, waited)
                 now = self._clock.monotonic()
             try:
-                reply = await self._servers[index].reply_once(body, deadline_seconds=deadline - now)
+                answer = await call(index, deadline - now)
             except NoAnswer as trouble:
                 now = self._clock.monotonic()
                 (self._loads.full if trouble.is_full else self._loads.gone)(index, wish, now, trouble.named_seconds)
@@ -66,7 +82,7 @@ class Servers:
                 raise
             else:
                 self._loads.answered(index, wish)
-                return reply
+                return answer
             finally:
                 if self._places:
                     self._hand_out()
@@ -150,4 +166,4 @@ class PooledSampler:
             affinity=affinity,
         )
         wish = Wish(environment=self.environment, affinity=affinity, weight=self.weight)
-        return await self.servers.ask(wish, body, DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds, self.waited)
+        return await self.servers.reply(wish, body, DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds, self.waited)
