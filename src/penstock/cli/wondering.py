@@ -52,7 +52,7 @@ def whatif(
     from penstock.lab.whatif_table import describe_whatif
     from penstock.wire import write_body
 
-    as_run, changed = _configs(run_dir.config, changes, needs_model=checkpoint is not None)
+    as_run, changed, changes = _configs(run_dir.config, changes, needs_model=checkpoint is not None)
     found = compute(
         run_dir.path,
         as_run.model.path,
@@ -78,17 +78,32 @@ def _range(words: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _configs(path: Path, changes: list[str], *, needs_model: bool) -> tuple[RunConfig, RunConfig]:
-    """The run's config and the changed one. What no model is needed for works where the model is gone."""
+def _configs(path: Path, changes: list[str], *, needs_model: bool) -> tuple[RunConfig, RunConfig, list[str]]:
+    """The run's config, the changed one, and all that was changed. What no model is needed for works where the model is gone."""
     from penstock.config import load
     from penstock.orchestrator.config import RunConfig, load_run
 
-    as_run, changed = (load_run(path, words) if needs_model else load(path, words, RunConfig) for words in ([], changes))
+    def loaded(words: list[str]) -> RunConfig:
+        return load_run(path, words) if needs_model else load(path, words, RunConfig)
+
+    as_run = loaded([])
+    words = [*_left_behind(as_run, changes), *changes]
+    changed = loaded(words)
     for word in changes:
         key = word.partition("=")[0]
         if key.partition(".")[0] != "algorithm" and key not in _ASKED:
             raise ConfigError(f"{key} changes nothing about rollouts that are stored; algorithm.* does, and {' and '.join(_ASKED)} for the loss")
-    return as_run, changed
+    return as_run, changed, words
+
+
+def _left_behind(as_run: RunConfig, changes: list[str]) -> list[str]:
+    """What a change to another estimator or loss leaves behind: options of the one that the run had are none of the other's."""
+    algorithm, given = as_run.algorithm, dict(word.partition("=")[::2] for word in changes)
+    owners = (
+        ("algorithm.adv_estimator", algorithm.adv_estimator, "algorithm.options", algorithm.options),
+        ("algorithm.loss.name", algorithm.loss.name, "algorithm.loss.options", algorithm.loss.options),
+    )
+    return [f"{key}={{}}" for name_key, name, key, options in owners if options and given.get(name_key, name).strip(" '\"") != name and key not in given]
 
 
 def _progress(done: int, total: int) -> None:

@@ -187,6 +187,19 @@ def test_the_verb_prints_a_table_json_and_pictures(with_config: Path, tmp_path: 
     assert "losses under the weights of checkpoint update_0" in (tmp_path / "a.html").read_text()
 
 
+def test_options_of_the_estimator_that_a_run_had_are_not_given_to_another(with_config: Path) -> None:
+    config = with_config / "config.yaml"
+    config.write_text(config.read_text() + "algorithm: {options: {norm: mean_norm}}\n")
+    code, out, error = penstock("whatif", str(with_config), "algorithm.adv_estimator=gigpo")
+    assert (code, error) == (0, "")
+    assert "changed: algorithm.options={} algorithm.adv_estimator=gigpo" in out
+    code, out, error = penstock("whatif", str(with_config), "algorithm.adv_estimator=rloo", "algorithm.options.rloo_std=true")
+    assert (code, error) == (0, "")
+    code, out, _ = penstock("whatif", str(with_config), "algorithm.adv_estimator=grpo", "algorithm.options.ddof=0")
+    assert code == 0
+    assert [line.split()[-2:] for line in out.splitlines() if line.startswith("advantage max")] == [["0.5", "0.5"]]
+
+
 def test_misuse_is_one_line_and_exit_2(with_config: Path, tmp_path: Path) -> None:
     change = "algorithm.adv_estimator=rloo"
     for words, sentence in (
