@@ -28,6 +28,7 @@ from penstock.chat import ChatTemplate, write_byte_tokenizer
 from penstock.envs import Observation
 from penstock.envs import Reply as Said
 from penstock.inference.client import InferenceClient, Reply, Sampler
+from penstock.process.garbage import collect_seldom
 from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
@@ -48,8 +49,6 @@ class Rooms:
     latency_seconds: float = 0.0
     taken: int = 0
     start: int = 0
-    ticks: list[float] = field(default_factory=list)
-    """CPU seconds of this thread at each step."""
 
     async def open(self, problem: Problem, seed: int) -> Observation:
         self.start = int(problem.id)
@@ -57,7 +56,6 @@ class Rooms:
 
     async def step(self, reply: Said) -> Observation:
         self.taken += 1
-        self.ticks.append(time.thread_time())
         if self.latency_seconds:
             await asyncio.sleep(self.latency_seconds)
         if self.taken == self.turns:
@@ -67,6 +65,18 @@ class Rooms:
 
     async def score(self, rollout: Rollout) -> dict[str, float]:
         return {"found": 1.0}
+
+
+@dataclass
+class TimedRooms(Rooms):
+    """The same, with a look at the clock."""
+
+    ticks: list[float] = field(default_factory=list)
+    """CPU seconds of this thread at each step."""
+
+    async def step(self, reply: Said) -> Observation:
+        self.ticks.append(time.thread_time())
+        return await super().step(reply)
 
 
 def ticket(number: int) -> Ticket:
@@ -172,7 +182,7 @@ async def long_episodes(template: ChatTemplate, repeats: int) -> Result:
     setting = setting_of(AtOnce(template), template)
     await play(0, setting, Rooms(turns=LONG_TURNS))  # so that first turns, too, see what was rendered before
     for _ in range(repeats):
-        env = Rooms(turns=LONG_TURNS)
+        env = TimedRooms(turns=LONG_TURNS)
         await play(0, setting, env)
         costs = np.diff(env.ticks)
         first.append(float(costs[:8].mean()))
@@ -220,4 +230,5 @@ async def results(as_json: bool, quick: bool) -> None:
 
 if __name__ == "__main__":
     words = arguments(__doc__)
+    collect_seldom()  # as a worker does
     uvloop.run(results(words.json, words.quick))
