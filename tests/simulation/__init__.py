@@ -6,6 +6,7 @@
     witness     what outsiders were told, and what really happened
     audit       every record the buffer decides, looked at by an account of its own
     world       puts them together, breaks things, and says at the end whether every promise held
+    outside     a world without a learner: items that form groups by arrival, reads, leases; it has its own books
     plants      known bugs, to show that they would be seen
 
 `python -m tests.simulation --seeds 300` runs many seeds; a failing one prints its history and the command that repeats it.

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from tests.simulation.plants import PLANTS
+from tests.simulation.planting import PLANTS
 from tests.simulation.running import run_seeds
 
 

@@ -21,7 +21,7 @@ from penstock.types import (
 from tests.simulation.history import Violation
 from tests.simulation.scenario import RUN
 
-_NEXT = {
+NEXT_STATES = {
     "open": ("open", "ready", "complete", "dropped"),
     "complete": ("complete", "ready", "dropped"),
     "ready": ("ready", "bound", "spent", "dropped"),
@@ -115,7 +115,7 @@ class Audit:
             if group.state != "open" or group.order != len(self.groups):
                 raise Violation("D5", f"group {group.id} begins as {group.state} number {group.order}; {len(self.groups)} were opened before", group.id)
         else:
-            if group.state not in _NEXT[old.state]:
+            if group.state not in NEXT_STATES[old.state]:
                 raise Violation("E3", f"group {group.id} goes from {old.state} to {group.state}", group.id)
             if (old.size, old.environment, old.purpose, old.order, old.seed) != (group.size, group.environment, group.purpose, group.order, group.seed):
                 raise Violation("E3", f"group {group.id} became another group", group.id)

@@ -5,14 +5,9 @@ A plant that the simulation does not see would mean that it looks away.
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from penstock import ledger as law
 from penstock.buffer.core import Buffer, Pending
@@ -22,68 +17,9 @@ from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, P
 from tests.simulation.buffering import BufferActor
 from tests.simulation.clockwork import Call, Script, Unanswered
 from tests.simulation.learning import Learner, prospect
+from tests.simulation.planting import Patches, has_faults, laws_of, plant, plant_where, resolved
 from tests.simulation.sampling import TOKENS_PER_CHUNK, Server
-from tests.simulation.scenario import Scenario
 from tests.simulation.witness import Chunk, word
-
-Patches = list[tuple[object, str, Any]]
-"""What to replace: owner, name, by what."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plant:
-    """A known bug."""
-
-    make: Callable[[], Patches]
-    shows: Callable[[Scenario], bool]
-    """Whether it can make a difference in such a world at all; other seeds need not be run."""
-
-    @property
-    def meaning(self) -> str:
-        return inspect.getdoc(self.make) or ""
-
-
-PLANTS: dict[str, Plant] = {}
-
-
-def plant(make: Callable[[], Patches]) -> Callable[[], Patches]:
-    """Register a bug that may show anywhere, under the name of the function that makes it."""
-    return plant_where(lambda world: True)(make)
-
-
-def plant_where(shows: Callable[[Scenario], bool]) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
-    """Register a bug that shows in some worlds only."""
-
-    def register(make: Callable[[], Patches]) -> Callable[[], Patches]:
-        PLANTS[make.__name__] = Plant(make, shows)
-        return make
-
-    return register
-
-
-def has_faults(world: Scenario) -> bool:
-    """Whether anybody dies in this world."""
-    return world.seconds_between_faults < float("inf")
-
-
-@contextmanager
-def planted(name: str | None) -> Iterator[None]:
-    """With this bug in the product; with none if there is no name."""
-    with ExitStack() as stack:
-        for owner, attribute, replacement in PLANTS[name].make() if name else []:
-            stack.enter_context(patch.object(owner, attribute, replacement))
-        yield
-
-
-def _laws_of(part: str) -> Any:
-    """A module of the ledger; by this way, because some functions have the name of their module."""
-    return sys.modules[f"penstock.ledger.{part}"]
-
-
-def _resolved() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future
 
 
 @plant
@@ -92,7 +28,7 @@ def ack_before_fsync() -> Patches:
     submit = Buffer._submit
 
     def hasty(self: Buffer, run: str, decision: Decision[Any]) -> Pending[Any]:
-        return replace(submit(self, run, decision), durable=_resolved())
+        return replace(submit(self, run, decision), durable=resolved())
 
     return [(Buffer, "_submit", hasty)]
 
@@ -100,7 +36,7 @@ def ack_before_fsync() -> Patches:
 @plant_where(lambda world: has_faults(world) and world.commit_seconds > 0.1)
 def refusal_before_fsync() -> Patches:
     """Refusals and looks do not wait for what they stand on."""
-    return [(Buffer, "settled", lambda self: _resolved())]
+    return [(Buffer, "settled", lambda self: resolved())]
 
 
 @plant
@@ -156,7 +92,7 @@ def two_cuts_of_one_group() -> Patches:
 @plant_where(lambda world: has_faults(world))
 def unfenced_term() -> Patches:
     """Whoever asks is taken for the owner of the term."""
-    return [(_laws_of(part), "check_term", lambda ledger, term: ledger.term) for part in ("terms", "cut", "updates")]
+    return [(laws_of(part), "check_term", lambda ledger, term: ledger.term) for part in ("terms", "cut", "updates")]
 
 
 @plant
@@ -212,12 +148,12 @@ def deadlines_by_the_wall_clock() -> Patches:
 @plant
 def lag_off_by_one() -> Patches:
     """`>` where `>=` belongs: a token one version too old is trained on."""
-    is_stale = _laws_of("writes").is_stale
+    is_stale = laws_of("writes").is_stale
 
     def lenient(ledger: Ledger, group: GroupRecord, rollout: Any) -> bool:
         return bool(is_stale(ledger, group, rollout) and ledger.newest_version - rollout.oldest_version > ledger.laws.max_lag + 1)
 
-    return [(_laws_of("cut"), "_first_fresh", lambda ledger: ledger.newest_version - ledger.laws.max_lag - 1), (_laws_of("writes"), "is_stale", lenient)]
+    return [(laws_of("cut"), "_first_fresh", lambda ledger: ledger.newest_version - ledger.laws.max_lag - 1), (laws_of("writes"), "is_stale", lenient)]
 
 
 @plant
@@ -265,7 +201,7 @@ def late_member_reopens() -> Patches:
 def old_retry_accepted() -> Patches:
     """A worker that was thought dead may still fill the slot that others were given."""
 
-    return [(_laws_of("writes"), "_check_slot", lambda slot, rollout: None)]
+    return [(laws_of("writes"), "_check_slot", lambda slot, rollout: None)]
 
 
 @plant
@@ -294,12 +230,12 @@ def credit_leak() -> Patches:
 @plant
 def credit_kept_by_dropped() -> Patches:
     """A group that is dropped keeps its credit."""
-    drop = _laws_of("groups").drop
+    dropped = laws_of("groups").dropped
 
-    def keeping(ledger: Ledger, group: GroupRecord, reason: str, now: float) -> Sequence[Record]:
-        return [replace(record, credit=group.credit) if isinstance(record, GroupRecord) else record for record in drop(ledger, group, reason, now)]
+    def keeping(group: GroupRecord, *args: Any) -> Sequence[Record]:
+        return tuple(replace(record, credit=group.credit) if isinstance(record, GroupRecord) else record for record in dropped(group, *args))
 
-    return [(_laws_of(part), "drop", keeping) for part in ("groups", "cut", "writes")]
+    return [(laws_of(part), "dropped", keeping) for part in ("groups", "writes")]
 
 
 @plant_where(lambda world: has_faults(world) and world.resume != "replay")
@@ -321,7 +257,7 @@ def version_reused_after_recut() -> Patches:
 @plant_where(lambda world: world.skip_rate > 0)
 def skipped_counts_as_trained() -> Patches:
     """Groups of a skipped update stay in their plan, as if it had been applied."""
-    return [(_laws_of("updates"), "_skip_groups", lambda ledger, plan, reason, now: ())]
+    return [(laws_of("updates"), "_skip_groups", lambda ledger, plan, reason, now: ())]
 
 
 @plant_where(lambda world: has_faults(world))
@@ -374,10 +310,10 @@ def one_version_per_reply() -> Patches:
 @plant_where(lambda world: "zero_variance" in world.laws.filters)
 def last_member_not_compared() -> Patches:
     """Filters look at a group before the member that completes it is there."""
-    untrainable = _laws_of("groups").untrainable
+    untrainable = laws_of("groups").untrainable
 
     def early(ledger: Ledger, rollouts: Sequence[Any]) -> str | None:
         found: str | None = untrainable(ledger, rollouts[:-1])
         return found
 
-    return [(_laws_of("groups"), "untrainable", early)]
+    return [(laws_of("groups"), "untrainable", early)]

@@ -7,9 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from tests.simulation import outside_plants, plants
 from tests.simulation.history import Violation
-from tests.simulation.plants import PLANTS, planted
+from tests.simulation.outside_world import OutsideWorld
+from tests.simulation.planting import PLANTS, planted
 from tests.simulation.world import World
+
+_REGISTERED = (plants, outside_plants)
+"""Modules that put their bugs on the list when they are imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +30,20 @@ class Run:
 
 
 def run_seed(seed: int, plant: str | None = None) -> Run:
-    """Run one seed to its end, or to the first broken promise. An exception of the product counts as one."""
-    world = World(seed)
+    """Run one seed to its end in every world, or to the first broken promise. An exception of the product counts as one."""
+    runs = []
+    for world in (World, OutsideWorld):
+        if plant is None or PLANTS[plant].world is world:
+            runs.append(_run_world(world(seed), plant))
+            if runs[-1].failure is not None:
+                break
+    return Run(seed=seed, num_events=sum(run.num_events for run in runs), digest=" ".join(run.digest for run in runs), failure=runs[-1].failure)
+
+
+def _run_world(world: World, plant: str | None) -> Run:
     failure = None
     if plant is not None and not PLANTS[plant].shows(world.scenario):
-        return Run(seed=seed, num_events=0, digest="")
+        return Run(seed=world.seed, num_events=0, digest="")
     with planted(plant):
         try:
             world.run()
@@ -39,7 +53,7 @@ def run_seed(seed: int, plant: str | None = None) -> Run:
             failure = _story(world, Violation("crash", f"{type(error).__name__}: {error}"), plant)
             if plant is None:
                 raise RuntimeError(failure) from error
-    return Run(seed=seed, num_events=world.clock.num_events, digest=world.stage.history.digest(), failure=failure)
+    return Run(seed=world.seed, num_events=world.clock.num_events, digest=world.stage.history.digest(), failure=failure)
 
 
 def run_seeds(seeds: Iterable[int], plant: str | None = None, jobs: int = 1) -> Iterator[Run]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.plants import PLANTS
+from tests.simulation.planting import PLANTS
 from tests.simulation.running import first_failure
 
 

@@ -26,11 +26,14 @@ MOST_EVENTS = 8_000
 """A run that has not come to its end by then is stuck."""
 EVENTS_AFTER_THE_END = 100
 """Late requests must still change nothing."""
-EVENTS_BETWEEN_PROBES = 600
 
 
 class World:
     """Everything that one seed makes happen."""
+
+    faults: tuple[str, ...] = ("kill", "kill buffer", "kill learner", "kill learner", "freeze", "freeze learner", "disk", "clock")
+    """What goes wrong, by kind and whom; each as likely as it is named often."""
+    events_between_probes = 600
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -62,7 +65,7 @@ class World:
                 self.clock.after(self.rng.uniform(0.0, 0.1) if player.name != "learner1" else self.rng.uniform(1.0, 8.0), player.start)
         if self.scenario.seconds_between_faults < float("inf"):
             self._go_on(self._faults())
-        next_probe = self.rng.randrange(EVENTS_BETWEEN_PROBES)
+        next_probe = self.rng.randrange(self.events_between_probes)
         while not self.stage.done:
             self._step()
             if self.clock.num_events >= next_probe:
@@ -99,7 +102,7 @@ class World:
             yield self.rng.expovariate(1.0 / self.scenario.seconds_between_faults)
             if self.stage.draining:
                 return
-            kind = self.rng.choice(("kill", "kill buffer", "kill learner", "kill learner", "freeze", "freeze learner", "disk", "clock"))
+            kind = self.rng.choice(self.faults)
             if kind == "disk":
                 self._go_on(self._disk_fault())
             elif kind == "clock":
@@ -155,7 +158,7 @@ class World:
         self.buffer.check_acknowledged(store)
         if not self.buffer.store.num_waiting:
             self._check_reload(live, Buffer(store, self.buffer.store_clock))
-        return EVENTS_BETWEEN_PROBES
+        return self.events_between_probes
 
     def _check_reload(self, live: Ledger, copied: Buffer) -> None:
         """E5: a buffer that is started from the disk alone knows the same and decides the same."""
