@@ -101,10 +101,10 @@ def _stored(store: Store, run: str, groups: Sequence[Chosen]) -> dict[str, Seque
 
 
 def _as_written(store: Store, run: str, group: Chosen, found: Sequence[StoredBody]) -> list[bytes] | None:
-    if _digest(group, found) != group.digest:
-        # Rows that were written again stand in another order than they arrived.
-        found = _by_member(store, run, group)
-    return [stored.body for stored in found] if _digest(group, found) == group.digest else None
+    # Rows that were written again stand in another order than they arrived.
+    if _digest(group, found) != group.digest and _digest(group, found := _by_member(store, run, group)) != group.digest:
+        return None
+    return [stored.body for stored in found]
 
 
 def serve_by_rewards(group: Chosen, bodies: Sequence[bytes]) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 from penstock.buffer.store._bulk import write_rows
 from penstock.buffer.store._rows import COMPRESS_FROM_BYTES, Row, signed_checksum
@@ -18,12 +19,13 @@ from penstock.types import ArrivedItem
 from penstock.wire import digest
 from penstock.wire._rows import decode_row, encode_row
 
+R = TypeVar("R")
 KIND = "item"
 _FORM = 1
 """Number of the order in which the facts stand."""
 
 
-class _Facts(NamedTuple):
+class ItemFacts(NamedTuple):
     """What is kept of an item beside its bytes, in this order. The second to the sixth are columns too."""
 
     form: int
@@ -53,7 +55,7 @@ _NUMBER_OF = f"SELECT number FROM items {_OF_UID}"
 
 def item_row(item: ArrivedItem) -> Row:
     """The columns of an item but its number. Raises `InvalidError` or `InvariantError` if they could not be kept as they are."""
-    facts = _Facts(
+    facts = ItemFacts(
         _FORM,
         item.run,
         item.uid,
@@ -72,17 +74,23 @@ def item_row(item: ArrivedItem) -> Row:
     return (*facts[1:6], signed_checksum(encoded), encoded)
 
 
-def item_of(row: Row) -> ArrivedItem:
-    """The item of a row, without its bytes. Raises `CorruptError` if anything in the row is not what was written."""
+def facts_of(row: Row) -> ItemFacts:
+    """The facts of a row. Raises `CorruptError` if anything in the row is not what was written."""
     facts = row[6]
     if type(facts) is not bytes or signed_checksum(facts) != row[5]:
         raise CorruptError(f"item {row[1]!r} of run {row[0]!r} fails its checksum")
     try:
-        found = decode_row(facts, _Facts)
+        found = decode_row(facts, ItemFacts)
     except InputError as error:
         raise CorruptError(f"item {row[1]!r} of run {row[0]!r} does not decode: {error}") from error
     if found.form != _FORM or found[1:6] != row[:5]:
         raise CorruptError(f"item {row[1]!r} of run {row[0]!r} lies under columns that are not its own")
+    return found
+
+
+def item_of(row: Row) -> ArrivedItem:
+    """The item of a row, without its bytes. Raises `CorruptError` if anything in the row is not what was written."""
+    found = facts_of(row)
     return ArrivedItem(
         run=found.run,
         uid=found.uid,
@@ -146,7 +154,7 @@ class ItemReads:
     def one(self, run: str, uid: str) -> ArrivedItem | None:
         """The item without its bytes; None if there is none. Raises `CorruptError` if it is damaged."""
         row = self._connection.execute(f"{_SELECT} {_OF_UID}", (run, uid)).fetchone()
-        return None if row is None else self._open(row)
+        return None if row is None else self._open(item_of, row)
 
     def whole(self, run: str, uid: str) -> tuple[ArrivedItem, bytes | None] | None:
         """The item and its bytes, None in their place if they have moved; None if there is no such item. Raises `CorruptError`."""
@@ -157,40 +165,47 @@ class ItemReads:
         """The items that are not damaged, without their bytes; the others are reported and left out."""
         return [item for row in self._connection.execute(f"{_SELECT} {where}", values) if (item := self._sound(row)) is not None]
 
-    def of_groups(self, run: str, group_ids: Sequence[str]) -> Iterator[tuple[ArrivedItem, bytes | None]]:
-        """Items of some groups with their bytes, in the order they were stored; damaged ones are reported and left out."""
+    def of_groups(self, run: str, group_ids: Sequence[str]) -> Iterator[tuple[ItemFacts, bytes | None]]:
+        """Items of some groups with their bytes, in the order they were stored; damaged ones are reported and left out.
+
+        Their facts as they lie there: a read opens hundreds of thousands, and an `ArrivedItem` of each would cost as much as all the rest.
+        """
         query = f"{_SELECT_WHOLE} WHERE run = ? AND group_id IN ({', '.join('?' * len(group_ids))})"
         rows = self._connection.execute(query, (run, *group_ids)).fetchall()
         # Sorted here: the database would carry the bodies through its sorter.
-        for row in sorted(rows, key=lambda row: int(row[9])):
+        for row in sorted(rows, key=itemgetter(9)):
             try:
-                yield self._open_whole(row)
+                facts = self._open(facts_of, row[:7])
+                yield facts, self._open_body(facts, row)
             except CorruptError:
                 continue
 
     def _sound(self, row: Row) -> ArrivedItem | None:
         try:
-            return self._open(row)
+            return self._open(item_of, row)
         except CorruptError:
             return None
 
-    def _open(self, row: Row) -> ArrivedItem:
+    def _open(self, read: Callable[[Row], R], row: Row) -> R:
         try:
-            return item_of(row)
+            return read(row)
         except CorruptError as error:
             self._damaged(KIND, str(row[0]), str(row[1]), error, row[6])
             raise
 
     def _open_whole(self, row: Row) -> tuple[ArrivedItem, bytes | None]:
-        item = self._open(row[:7])
+        item = self._open(item_of, row[:7])
+        return item, self._open_body(item, row)
+
+    def _open_body(self, item: ArrivedItem | ItemFacts, row: Row) -> bytes | None:
         if row[8] is None:
-            return item, None
+            return None
         body = _body_of(row[7], row[8])
         if body is None or digest(body) != item.digest:
             error = CorruptError(f"payload {item.uid!r} of run {item.run!r} fails its checksum")
             self._damaged("payload", item.run, item.uid, error, row[8])
             raise error
-        return item, body
+        return body
 
 
 def _stored(body: bytes, compress: bool) -> tuple[str, bytes]:

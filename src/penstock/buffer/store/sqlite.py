@@ -274,7 +274,7 @@ class SqliteStore:
         with self._readers.connection() as connection:
             rows = connection.execute(query, (run, *group_ids)).fetchall()
             for item, body in self._reads(connection).items.of_groups(run, group_ids):
-                body = self._moved_body(item) if body is None else body
+                body = self._moved_body(item.run, item.uid) if body is None else body
                 if body is not None:
                     found[item.group_id].append(StoredBody(item.uid, item.digest, body))
         # Sorted here: the database would carry the bodies through its sorter.
@@ -340,9 +340,9 @@ class SqliteStore:
                 raise RetiredError(f"the bytes of {moved.uid!r} were retired with the archive file {moved.file}") from None
             raise CorruptError(f"the bytes of {moved.uid!r} are in the archive file {moved.file}, which is not there") from None
 
-    def _moved_body(self, item: ArrivedItem) -> bytes | None:
+    def _moved_body(self, run: str, uid: str) -> bytes | None:
         try:
-            return self.payload(item.run, item.uid).body
+            return self.payload(run, uid).body
         except (RetiredError, CorruptError, UnknownError):
             return None
 
