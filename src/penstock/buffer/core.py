@@ -55,6 +55,15 @@ class Pending(Generic[T]):
     """Whether anything is different now for those who wait."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundGroup:
+    """The records of a group: usable members by slot, annotations."""
+
+    group: GroupRecord
+    rollouts: tuple[RolloutRecord, ...]
+    annotations: tuple[AnnotationRecord, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
     """A group as it is kept: usable members by slot, annotations, and the bytes of both."""
@@ -329,18 +338,27 @@ class Buffer:
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
         """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says."""
+        return self.opened(self.found(run, group_id, digest))
+
+    def found(self, run: str, group_id: str, digest: str | None = None) -> FoundGroup:
+        """The records of a group, without its bytes. Raises as `fetch`."""
         group = self.ledger(run).find_group(self.store, group_id)
         if group is None:
             raise UnknownError(f"no group {group_id}")
         accepted = {member.uid for member in self.store.members(run, group_id) if member.state is MemberState.ACCEPTED}
-        rollouts = [rollout for rollout in self.store.rollouts(run, group_id) if rollout.uid in accepted and rollout.status.usable]
-        annotations = self.store.annotations(run, group_id)
+        rollouts = tuple(rollout for rollout in self.store.rollouts(run, group_id) if rollout.uid in accepted and rollout.status.usable)
+        annotations = tuple(self.store.annotations(run, group_id))
         if digest is not None and content_digest(rollouts, annotations) != digest:
             raise CorruptError(f"group {group_id} no longer holds what was planned (digest {digest})")
+        return FoundGroup(group=group, rollouts=rollouts, annotations=annotations)
+
+    def opened(self, found: FoundGroup) -> StoredGroup:
+        """A group that was found, with its bytes. On any thread: they may lie in a file of the archive."""
+        run = found.group.run
         return StoredGroup(
-            group=group,
-            rollouts=tuple((rollout, self.store.payload(run, rollout.uid)) for rollout in rollouts),
-            annotations=tuple((found, self.store.payload(run, found.uid)) for found in annotations),
+            group=found.group,
+            rollouts=tuple((rollout, self.store.payload(run, rollout.uid)) for rollout in found.rollouts),
+            annotations=tuple((known, self.store.payload(run, known.uid)) for known in found.annotations),
         )
 
     def _load(self) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.buffer import api
-from penstock.buffer.core import Buffer
-from penstock.buffer.routes.reading import RUN, body_of, check_wait, number_of, run_of
+from penstock.buffer.routes.reading import RUN, body_of, check_wait, number_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
 from penstock.errors import UnknownError
 from penstock.httpd import Scope, msgpack_reply, reply
@@ -53,7 +50,7 @@ async def _known_plan(service: BufferService, request: Request) -> Plan:
 
 async def _fetch(service: BufferService, request: Request) -> Response:
     known = await _known_plan(service, request)
-    groups = [await service.looked(partial(Buffer.fetch, run=known.run, group_id=group.id, digest=group.digest)) for group in known.groups]
+    groups = await stored_groups(service, known.run, known.groups)
     return msgpack_reply(join_items([encode_msgpack(group) for group in groups]))
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.buffer import api
-from penstock.buffer.core import Buffer, StoredGroup
+from penstock.buffer.core import StoredGroup
 from penstock.buffer.exporting import annotation_json, rollout_json
-from penstock.buffer.routes.reading import RUN, accepted, body_of, check_name, check_query, check_wait, id_of, run_of
+from penstock.buffer.routes.reading import RUN, accepted, body_of, check_name, check_query, check_wait, id_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
 from penstock.errors import FencedError, ForbiddenError, InvalidError, UnknownError
 from penstock.httpd import Scope, reply
@@ -59,7 +58,7 @@ async def _known_lease(service: BufferService, run: str, name: str) -> LeaseReco
 
 async def _stored(service: BufferService, lease: LeaseRecord) -> AsyncIterator[StoredGroup]:
     for planned in lease.groups:
-        yield await service.looked(partial(Buffer.fetch, run=lease.run, group_id=planned.id, digest=planned.digest))
+        yield (await stored_groups(service, lease.run, [planned]))[0]
 
 
 async def _packed(service: BufferService, lease: LeaseRecord) -> AsyncIterator[bytes]:

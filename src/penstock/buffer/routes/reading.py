@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from starlette.requests import Request
 
-from penstock.buffer.core import Buffer
+from penstock.buffer.core import Buffer, StoredGroup
 from penstock.buffer.service import BufferService
 from penstock.errors import InvalidError, MediaTypeError
 from penstock.httpd.operations import Query
+from penstock.types import PlannedGroup
 from penstock.wire import ContentType, check_id, read_body
 
 T = TypeVar("T")
@@ -119,3 +123,9 @@ async def check_run(service: BufferService, run: str) -> None:
 
 def _ledger(buffer: Buffer, run: str) -> None:
     buffer.ledger(run)
+
+
+async def stored_groups(service: BufferService, run: str, groups: Sequence[PlannedGroup]) -> list[StoredGroup]:
+    """Groups with their bytes, which must be what was planned. The bytes are read beside the event loop: they may lie in the archive."""
+    found = [await service.looked(partial(Buffer.found, run=run, group_id=group.id, digest=group.digest)) for group in groups]
+    return await asyncio.to_thread(lambda: [service.buffer.opened(group) for group in found])
