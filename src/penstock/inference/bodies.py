@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -33,18 +34,23 @@ def completion_body(
     affinity: str | None = None,
 ) -> bytes:
     """What is sent to sample one reply to `ids`, with its token ids and logprobs. `prompts` remembers what was sent before under the same `affinity`."""
-    options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
-    if seed is not None:
-        options["seed"] = seed
-    if stop:
-        options["stop"] = list(stop)
-    if len(stop_ids):
-        options["stop_token_ids"] = list(stop_ids)
-    if request_id is not None:
-        options["request_id"] = request_id
+    options = _options(max_tokens, temperature, tuple(stop), tuple(stop_ids), request_id)
     array = np.asarray(ids)
     text = msgspec.json.encode(array.tolist())[1:-1] if prompts is None or affinity is None else prompts.text(affinity, array)
-    return b'{"prompt":[%b],%b' % (text, msgspec.json.encode(options)[1:])
+    return b'{"prompt":[%b],%b}' % (text, options if seed is None else b'"seed":%d,%b' % (seed, options))
+
+
+@lru_cache(maxsize=1024)
+def _options(max_tokens: int, temperature: float, stop: tuple[str, ...], stop_ids: tuple[int, ...], request_id: str | None) -> bytes:
+    """All but the prompt and the seed, without the braces. Few of them differ, unless requests have names."""
+    options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "logprobs": 0, "return_token_ids": True}
+    if stop:
+        options["stop"] = stop
+    if stop_ids:
+        options["stop_token_ids"] = stop_ids
+    if request_id is not None:
+        options["request_id"] = request_id
+    return msgspec.json.encode(options)[1:-1]
 
 
 @dataclass(slots=True, eq=False)
