@@ -191,7 +191,9 @@ class StoreContract:
 
     def test_groups_that_are_spent_together_come_back_as_if_each_was_written_again(self, rig: Rig) -> None:
         store = rig.open()
-        ready = [group(index, GroupState.READY, ready_order=index, ready_at=2.0, tokens=5, arrival=Arrival(instance="i", rewards=(1.0,))) for index in range(600)]
+        ready = [
+            group(index, GroupState.READY, ready_order=index, ready_at=2.0, tokens=5, arrival=Arrival(instance="i", rewards=(1.0,))) for index in range(600)
+        ]
         store.submit((RUN, *ready[:599]))
         rig.settle(store)
         taken = SpentGroups(run="demo", lease="read-1", spent_at=3.25, groups=tuple(ready[1:]))
@@ -200,10 +202,10 @@ class StoreContract:
             # The last is not durable as a ready one either.
             store.submit(ready[599:])
             store.submit([taken])
+            store.submit([replace(after[3], archive="a.parquet")])
             assert [store.group("demo", each.id) for each in (ready[0], ready[1], ready[599])] == [ready[0], after[0], after[-1]]
             assert len(list(store.scan_groups("demo"))) == 599
         rig.settle(store)
-        store.submit([replace(after[3], archive="a.parquet")])
         store.close()
         store = rig.open()
         assert list(store.scan_groups("demo")) == [ready[0], *after[:3], replace(after[3], archive="a.parquet"), *after[4:]]

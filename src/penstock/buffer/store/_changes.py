@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeVar
 from penstock.buffer.store._bulk import write_rows
 from penstock.buffer.store._items import forget_bodies, item_row, write_item, write_items
 from penstock.buffer.store._rows import (
-    GROUPS,
     JOURNAL_COLUMNS,
     MEMBERS,
     PAYLOAD_COLUMNS,
@@ -162,11 +161,7 @@ def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) ->
     newest: dict[str, dict[Row, Row]] = {statement: {} for statement in _STATEMENTS}
     for change in changes:
         for statement, row in change.replacing:
-            key = row[: _KEY_LENGTHS[statement]]
-            newest[statement][key] = row
-            if statement == GROUPS.write:
-                # A group that is written whole is no longer what was taken before.
-                newest[SPEND].pop(key, None)
+            newest[statement][row[: _KEY_LENGTHS[statement]]] = row
     spent = newest.pop(SPEND)
     for statement, rows in newest.items():
         if rows:
@@ -179,7 +174,7 @@ def _write_rows(connection: sqlite3.Connection, changes: Sequence[ChangeSet]) ->
 
 
 def _spend(connection: sqlite3.Connection, rows: Sequence[Row]) -> bool:
-    """Write what `spent_rows` gives. False if one of the groups is not there."""
+    """Write what `spent_rows` gives. False if one of the groups is not ready, as one that was written again since: then each goes on its own."""
     written = 0
     for (run, seal), some in groupby(rows, key=lambda row: (row[0], row[2])):
         ids = [row[1] for row in some]

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.buffer.compat.config import CompatConfig
+from penstock.buffer.compat.service import CompatService
+from penstock.buffer.service import BufferService
+from penstock.buffer.store import SqliteStore
+
+
+def item(uid: str, reward: float) -> bytes:
+    return json.dumps({"uid": uid, "instance_id": "i", "messages": [], "reward": reward}).encode()
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 10**6])
+async def test_an_item_that_came_after_a_look_is_not_part_of_it(tmp_path: Path, cache_bytes: int) -> None:
+    service = BufferService(SqliteStore(tmp_path / "store.sqlite"), expire_seconds=60.0, max_waiting=8)
+    config = CompatConfig(group_size=4, min_valid_group_size_ratio=0.5, min_valid_item_size_ratio=0.5, cache_bytes=cache_bytes)
+    async with service.running():
+        compat = CompatService(service, config)
+        await compat.write(item("a", 1.0))
+        await compat.write(item("b", 0.0))
+        looked = await compat.reader.peek(1)
+        await compat.write(item("c", 1.0))
+        assert looked.items is not None and looked.num_items == 4
+        shown = [each["uid"] async for groups in looked.items for group in groups for each in json.loads(b"[%b]" % group)]
+        assert shown == ["a", "b", "a", "b"]
+        taken = await compat.reader.read(None)
+        assert taken.items is not None
+        read = [each["uid"] async for groups in taken.items for group in groups for each in json.loads(b"[%b]" % group)]
+        assert read == ["a", "b", "c", "a"]
