@@ -48,6 +48,7 @@ class Line:
         """`failed` is told what a commit failed with, and gives what those who wait are told."""
         self._failed = failed
         self._waiting: deque[tuple[Future[None], list[tuple[asyncio.Future[Any], Any]]]] = deque()
+        self._after: list[Callable[[], None]] = []
 
     def wait(self, commit: Future[None], *places: tuple[asyncio.Future[T], T | InputError]) -> None:
         """Resolve each of the futures to what stands beside it, a value or a refusal, when `commit` is done; or fail them as the commit did."""
@@ -57,6 +58,15 @@ class Line:
         self._waiting.append((commit, [*places]))
         if len(self._waiting) == 1:
             self._watch(asyncio.get_running_loop())
+
+    def at_turn_end(self, call: Callable[[], None]) -> None:
+        """Have `call` called once all that has come in by now was decided; while a commit is under way, once those who wait for it were let go and
+        may have come again. So what they bring next goes into one commit with what came meanwhile.
+        """
+        if self._waiting:
+            self._after.append(call)
+        else:
+            asyncio.get_running_loop().call_soon(call)
 
     async def passed(self, commit: Future[None]) -> None:
         """Returns when `commit` is done. Raises what it failed with."""
@@ -83,6 +93,10 @@ class Line:
                     _resolve(place, outcome if told is None else told)
         if self._waiting:
             self._watch(loop)
+        for call in self._after:
+            # One turn for the replies that are now written, and one for what comes back.
+            loop.call_soon(loop.call_soon, call)
+        self._after.clear()
 
 
 def _resolve(place: asyncio.Future[Any], outcome: object) -> None:
@@ -90,11 +104,6 @@ def _resolve(place: asyncio.Future[Any], outcome: object) -> None:
         place.set_exception(outcome)
     else:
         place.set_result(outcome)
-
-
-def _at_turn_end(call: Callable[[], None]) -> None:
-    """Once all that has come in by now was decided."""
-    asyncio.get_running_loop().call_soon(call)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
@@ -108,7 +117,8 @@ class BufferService:
 
     def __init__(self, store: Store, *, expire_seconds: float, max_waiting: int, on_batch: Callable[[BatchReport], None] | None = None) -> None:
         self.now = store_clock()
-        self.buffer = Buffer(store, self.now, on_batch=on_batch, at_turn_end=_at_turn_end)
+        self._line = Line(self._noticed)
+        self.buffer = Buffer(store, self.now, on_batch=on_batch, at_turn_end=self._line.at_turn_end)
         self.work = WorkDesk(self.now)
         """Enrichment work in the hands of others."""
         self._expire_seconds = expire_seconds
@@ -116,7 +126,6 @@ class BufferService:
         self._waiting = 0
         self._changed: asyncio.Event | None = None
         """Somebody looks at it; None while nobody does."""
-        self._line = Line(self._noticed)
         self._broken: StoreError | None = None
         self._mending: asyncio.Task[None] | None = None
 
