@@ -59,6 +59,7 @@ def buffer(
     min_timeout_group_size_ratio: Annotated[float | None, typer.Option(help="Share of its items that such a group needs.  [0.7]")] = None,
     max_buffer_size: Annotated[int | None, typer.Option(help="Items that may wait to be read.  [1000000000]")] = None,
     max_buffer_bytes: Annotated[int | None, typer.Option(help="Bytes that may wait to be read.")] = None,
+    cache_bytes: Annotated[int | None, typer.Option(help="Memory for items that wait to be read; others are read from disk.  [201326592]")] = None,
     hold_seconds: Annotated[float | None, typer.Option(help="How long a write waits while the buffer is full, before it is refused.  [60]")] = None,
     generators: Annotated[list[Path] | None, typer.Option(help="Folder with *_generator.py files, beside ./generator; may be repeated.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where input files of generators must lie; the working directory without it.")] = None,
@@ -89,6 +90,7 @@ def buffer(
         "min_timeout_group_size_ratio": min_timeout_group_size_ratio,
         "max_buffer_size": max_buffer_size,
         "max_buffer_bytes": max_buffer_bytes,
+        "cache_bytes": cache_bytes,
         "hold_seconds": hold_seconds,
     }
     config = BufferConfig(
