@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from penstock.errors import ConflictError, FencedError, InfraError, InvalidError, WeightsError
-from penstock.inference.client import InferenceClient, read_reply
+from penstock.inference.client import Continuation, InferenceClient, read_reply
 from penstock.models import keep_weights, model_tensors
 from penstock.testing.inference import RunningServer, random_model, running_server, write_model
 from penstock.types import WeightManifest
@@ -222,7 +222,7 @@ async def test_too_many_requests_are_told_to_come_back(server: RunningServer, cl
             async with await task as answer:
                 reply = await answer.json()
                 assert {choice["finish_reason"] for choice in reply["choices"]} == {"abort"}
-    assert (await client.complete(list(b"abc"), max_tokens=2)).ids.size > 0
+    assert (await client.complete(Continuation(ids=list(b"abc"), max_tokens=2))).ids.size > 0
 
 
 async def test_an_aborted_request_answers_with_what_it_has(server: RunningServer, client: InferenceClient) -> None:
@@ -270,17 +270,24 @@ def test_an_abort_that_names_nobody_well_ends_nobody(server: RunningServer, body
     assert post(server, "/abort", json.dumps(body).encode())[0] == 422
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_ends_the_work(server: RunningServer, stream: bool) -> None:
+@pytest.mark.parametrize("stream", [{"stream": True}, {"stream": False}, {}], ids=["stream", "no stream", "whole"])
+async def test_a_client_that_leaves_ends_the_work(server: RunningServer, stream: dict[str, bool]) -> None:
     async with aiohttp.ClientSession() as session:
         before = await gauge(session, server, "tokens_sampled")
-        body = json.dumps({"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "stream": stream}).encode()
+        body = json.dumps({"prompt": "a", "max_tokens": LONG, "ignore_eos": True} | stream).encode()
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port))) as raw:
             raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             await until_running(session, server, 1)
         await until_running(session, server, 0)
         assert 0 < await gauge(session, server, "tokens_sampled") - before < LONG
+
+
+def test_a_stream_that_is_asked_for_in_escapes_is_refused_and_nothing_goes_on(server: RunningServer) -> None:
+    status, answer = post(server, "/v1/completions", b'{"prompt": "a", "max_tokens": 2, "str\\u0065am": true}')
+    assert status == 400
+    assert "stream" in json.dumps(answer)
+    assert post(server, "/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200
 
 
 async def test_weights_change_under_a_reply_and_every_token_says_whose_it_is(home: Path, server: RunningServer, client: InferenceClient) -> None:
@@ -301,7 +308,7 @@ async def test_weights_change_under_a_reply_and_every_token_says_whose_it_is(hom
         await client.abort()
         async with await running as answer:
             reply = read_reply(await answer.read())
-    later = await client.complete(prompt, max_tokens=20, seed=3)
+    later = await client.complete(Continuation(ids=prompt, max_tokens=20, seed=3))
     assert [run.version for run in reply.versions] == [0, 1]
     assert [run.version for run in later.versions] == [1]
     for one in (reply, later):
@@ -327,7 +334,7 @@ async def test_wrong_weights_leave_the_old_ones_serving(home: Path, server: Runn
     expected = [(nan, 422), ("a" * 32, 422), ("b" * 32, 415), ("c" * 32, 422), ("../../etc/passwd", 422), ("A" * 32, 422)]
     for digest, status in expected:
         assert post(server, "/v1/weights", push | {"digest": digest})[0] == status, digest
-        assert (await client.complete([5], max_tokens=1)).versions[0].version == before.version
+        assert (await client.complete(Continuation(ids=[5], max_tokens=1))).versions[0].version == before.version
     with pytest.raises(WeightsError):
         await client.push(WeightManifest(run="r", policy="policy", version=7, digest="c" * 32))
     assert not await client.is_ready()  # it was told of version 7 and does not have it
@@ -342,18 +349,18 @@ async def test_wrong_weights_leave_the_old_ones_serving(home: Path, server: Runn
     await client.push(WeightManifest(run="r", policy="policy", version=9, digest=before.digest), term=6)
     with pytest.raises(ConflictError, match="comes too late"):
         await client.push(WeightManifest(run="r", policy="policy", version=8, digest=before.digest), term=6)
-    assert (await client.complete([5], max_tokens=1)).versions[0].version == 9
+    assert (await client.complete(Continuation(ids=[5], max_tokens=1))).versions[0].version == 9
     assert await client.is_ready()
 
 
 async def test_our_client_names_what_was_refused_and_gives_up_in_time(server: RunningServer, client: InferenceClient) -> None:
     with pytest.raises(InvalidError, match="leaves no room"):
-        await client.complete([1] * 9000, max_tokens=5)
+        await client.complete(Continuation(ids=[1] * 9000, max_tokens=5))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with InferenceClient(f"http://127.0.0.1:{taken.getsockname()[1]}", deadline_seconds=0.3) as nobody:
             with pytest.raises(InfraError, match="no answer"):
-                await nobody.complete([1], max_tokens=1)
+                await nobody.complete(Continuation(ids=[1], max_tokens=1))
 
 
 def test_a_reply_ends_where_the_context_does_however_much_was_asked_for(server: RunningServer) -> None:
@@ -362,7 +369,7 @@ def test_a_reply_ends_where_the_context_does_however_much_was_asked_for(server: 
 
 
 async def test_our_client_gets_the_same_reply_for_the_same_seed(client: InferenceClient) -> None:
-    first, second, other = [await client.complete(list(b"abc"), max_tokens=30, seed=seed) for seed in (1, 1, 2)]
+    first, second, other = [await client.complete(Continuation(ids=list(b"abc"), max_tokens=30, seed=seed)) for seed in (1, 1, 2)]
     assert first.ids.tolist() == second.ids.tolist() != other.ids.tolist()
     assert first.logprobs.tolist() == second.logprobs.tolist()
     assert first.metadata.sampler.engine == "penstock"

@@ -18,16 +18,20 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 import uvloop
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Router
 
-from penstock.errors import BadRequestError, InfraError, InputError, InvalidError, LimitError
-from penstock.httpd import Scope, bind, reply, router, scoped, serve_app
+from penstock.errors import BadRequestError, InfraError, InputError, InvalidError, LimitError, PenstockError
+from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope, bind, reply, router, scoped, serve_app
+from penstock.httpd.direct import refusal
+from penstock.httpd.operations import JSON
 from penstock.inference.config import InferenceConfig
 from penstock.inference.desk import WeightsDesk, read_push
 from penstock.inference.engine.architecture import read_architecture
@@ -45,6 +49,9 @@ log = logging.getLogger(__name__)
 
 ABORT_AFTER_SECONDS = 5.0
 """After SIGTERM, requests under way have this long to end by themselves; then they answer with what they have."""
+
+GONE = 499
+"""Status for a client that left. Nobody reads it; the number is what other servers log."""
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -75,7 +82,7 @@ def serve(config: InferenceConfig) -> None:
     loop = EngineLoop(engine, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     completions = Completions(loop, template, model_name=config.model.name)
     server = InferenceServer(config, loop, completions)
-    uvloop.run(serve_app(server.app(), config.access, listener, port_file=config.port_file))
+    uvloop.run(serve_app(server.app(), config.access, listener, port_file=config.port_file, direct=server.direct))
     if loop.has_failed:
         raise InfraError("the engine failed; the log says why")
 
@@ -88,6 +95,24 @@ class InferenceServer:
         self._loop = loop
         self._completions = completions
         self._desk = WeightsDesk(loop, config.weights_dir, config.on_swap)
+        completion, chat = self._completions.begin_completion, self._completions.begin_chat
+        self._completion = self._direct("/v1/completions", lambda body: completion(read_completion(body)))
+        self._chat = self._direct("/v1/chat/completions", lambda body: chat(read_chat(body)))
+
+    def _direct(self, path: str, begin: Callable[[bytes], Conversation]) -> DirectRoute:
+        return DirectRoute(
+            method="POST",
+            path=path,
+            answer=partial(self._whole, begin),
+            needs=Scope.PRODUCE,
+            refused=_openai_refusal,
+            takes=lambda body: not _names_a_stream(body),
+        )
+
+    @property
+    def direct(self) -> tuple[DirectRoute, ...]:
+        """Completions that are not streamed, for the server's lane."""
+        return (self._completion, self._chat)
 
     def app(self) -> Router:
         """An ASGI app, to be put behind a `Guard`."""
@@ -120,11 +145,33 @@ class InferenceServer:
 
     async def completions(self, request: HttpRequest) -> Response:
         """`POST /v1/completions`."""
+        if not _names_a_stream(await request.body()):
+            return await self._completion.endpoint(request)
         return await self._answer(request, self._completions.begin_completion(read_completion(await request.body())))
 
     async def chat(self, request: HttpRequest) -> Response:
         """`POST /v1/chat/completions`."""
+        if not _names_a_stream(await request.body()):
+            return await self._chat.endpoint(request)
         return await self._answer(request, self._completions.begin_chat(read_chat(await request.body())))
+
+    async def _whole(self, begin: Callable[[bytes], Conversation], request: DirectRequest) -> DirectReply:
+        """The whole answer to a request; nothing more is computed for a client that has gone."""
+        conversation = begin(request.body)
+        working = asyncio.ensure_future(self._completions.whole(conversation))
+
+        def leave() -> None:
+            working.cancel()
+
+        request.when_gone(leave)
+        try:
+            if conversation.call.stream:
+                raise BadRequestError("stream: must be spelled without escapes", "stream")
+            await asyncio.wait({working})
+            return DirectReply(msgspec.json.encode(working.result())) if not working.cancelled() else DirectReply(b"", GONE)
+        finally:
+            working.cancel()
+            self._completions.end(conversation)
 
     async def _answer(self, request: HttpRequest, conversation: Conversation) -> Response:
         if conversation.call.stream:
@@ -133,8 +180,7 @@ class InferenceServer:
             shape = await unless_gone(request, self._completions.whole(conversation))
         finally:
             self._completions.end(conversation)
-        # 499: nobody reads it; the number is what other servers log for a client that left.
-        return reply(shape) if shape is not None else Response(status_code=499)
+        return reply(shape) if shape is not None else Response(status_code=GONE)
 
     async def models(self, _: HttpRequest) -> Response:
         """`GET /v1/models`."""
@@ -198,18 +244,31 @@ def _openai(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except InputError as error:
-            is_limit = isinstance(error, LimitError)
-            shape = {
-                "message": str(error),
-                "type": "rate_limit_error" if is_limit else "invalid_request_error",
-                "param": error.field if isinstance(error, BadRequestError) else None,
-                "code": error.code,
-                "request_id": request.state.request_id,
-            }
-            headers = {"Retry-After": str(int(error.retry_after_seconds))} if isinstance(error, LimitError) else {}
-            return reply({"error": shape}, error.http_status if is_limit else 400, headers)
+            told = _openai_refusal(error, request.state.request_id)
+            return Response(told.body, told.status, {name.decode(): value.decode() for name, value in told.headers}, JSON)
 
     return handle
+
+
+def _openai_refusal(error: PenstockError, request_id: str) -> DirectReply:
+    """An error about the request in the shape that clients of OpenAI expect; any other in ours."""
+    if not isinstance(error, InputError):
+        return refusal(error, request_id)
+    is_limit = isinstance(error, LimitError)
+    shape = {
+        "message": str(error),
+        "type": "rate_limit_error" if is_limit else "invalid_request_error",
+        "param": error.field if isinstance(error, BadRequestError) else None,
+        "code": error.code,
+        "request_id": request_id,
+    }
+    headers = ((b"retry-after", str(int(error.retry_after_seconds)).encode()),) if isinstance(error, LimitError) else ()
+    return DirectReply(msgspec.json.encode({"error": shape}), error.http_status if is_limit else 400, headers=headers)
+
+
+def _names_a_stream(body: bytes) -> bool:
+    """Whether the answer may have to be streamed. (Who spells the word with escapes is refused.)"""
+    return b"stream" in body
 
 
 def _abort_ids(body: bytes) -> frozenset[str] | None:
