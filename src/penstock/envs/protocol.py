@@ -8,7 +8,7 @@ from typing import Protocol
 
 from penstock.problems import ProblemSource, Split
 from penstock.types import Json, Message, Problem, Rollout
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 
 Rewards = Mapping[str, float]
 """Named parts of a reward; their sum is the rollout's reward."""

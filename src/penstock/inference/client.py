@@ -29,7 +29,7 @@ from penstock.types import (
     VersionRun,
     WeightManifest,
 )
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 from penstock.wire.connections import Wire
 
 __all__ = ["InferenceClient", "NoAnswer", "Placing", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from penstock.errors import InputError
 from penstock.inference.client import Reply
 from penstock.types import Int32Array, Json, Message
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 from penstock.wire import parse_json
 
 

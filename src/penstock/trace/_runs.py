@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.trace.checks import same_layout
 from penstock.types import Float32Array, Int32Array, Segment, Source, VersionRun
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 
 Place = tuple[int, int]
 """(run, offset): after so many tokens of that run, 1 or more."""

@@ -28,7 +28,7 @@ from penstock.trace._runs import Place, Run, Tokens
 from penstock.trace._taken import checked_tokens, tokens_of
 from penstock.trace.checks import check_trace, checked_number
 from penstock.types import InferenceMetadata, Int32Array, Mark, Message, SamplerFacts, Segment, Source, StepFacts, Trace, Usage, VersionRun
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 from penstock.wire import check_noun
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 from penstock.types.tokens import Float32Array, InferenceMetadata, Int32Array, Json, Message, NamedArrays, Segment, Trace, kept_segments
 
 

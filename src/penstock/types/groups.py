@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from penstock.types._frozen import quickly_made
 from penstock.types.episodes import Purpose, RolloutStatus
+from penstock.types.frozen import quickly_made
 
 
 class GroupState(StrEnum):

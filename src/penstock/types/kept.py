@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 
 
 @quickly_made

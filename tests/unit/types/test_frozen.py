@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 import pytest
 
 from penstock.types import GroupRecord, GroupState, Payload, Purpose
-from penstock.types._frozen import quickly_made
+from penstock.types.frozen import quickly_made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +61,16 @@ def test_what_is_missing_or_unknown_is_named(values: dict[str, object], words: s
 def test_a_record_has_its_defaults() -> None:
     group = GroupRecord(run="r", id="g", environment="e", problem_id="p", purpose=Purpose.TRAIN, size=1, seed=0, state=GroupState.OPEN, order=0)
     assert (group.updates, group.reason, group.opened_at, group.arrival) == ((), None, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"__annotations__": {"size": int}, "__post_init__": lambda self: None},
+        {"__annotations__": {"size": int, "twice": int}, "twice": field(init=False, default=0)},
+    ],
+)
+def test_one_that_does_more_when_it_is_made_is_refused(members: dict[str, object]) -> None:
+    noun = dataclass(frozen=True, slots=True, kw_only=True)(type("More", (), members))
+    with pytest.raises(TypeError, match="More does more than to keep named arguments"):
+        quickly_made(noun)

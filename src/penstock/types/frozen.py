@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are made thousands of times a second."""
+"""Frozen dataclasses that are made thousands of times a second: for nouns of every part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ def quickly_made(noun: type[T]) -> type[T]:
 
     A frozen dataclass sets each of its fields by name through `object.__setattr__`; this one gives each value to its slot at once. What it takes,
     what it holds and that it cannot be changed afterwards is as before.
+
+    Raises `TypeError` for one that does more when it is made: a `__post_init__`, or a field that is not given, would silently be left out.
     """
+    if hasattr(noun, "__post_init__") or not all(field.init and field.kw_only for field in fields(noun)):  # type: ignore[arg-type]
+        raise TypeError(f"{noun.__qualname__} does more than to keep named arguments")
     given: list[str] = []
     settings: list[str] = []
     known: dict[str, Any] = {"MISSING": MISSING}
