@@ -1,7 +1,7 @@
 """Many rows in few statements.
 
 SQLite's module lets other threads run around every statement and then waits for its turn again, which takes milliseconds while another thread is
-busy. One statement for 64 rows waits once.
+busy. One statement for many rows waits once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import chain
 
 from penstock.buffer.store._rows import Row
 
-_SIZES = (64, 32, 16, 8, 4, 2, 1)
+_SIZES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. Few sizes, so that each is compiled once."""
 
 
