@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from _report import Result, against, arguments, at_least, bounded, report
 from penstock.chat import ChatTemplate, write_byte_tokenizer
 from penstock.envs import Observation
 from penstock.envs import Reply as Said
-from penstock.inference.client import InferenceClient, Reply, Sampler
+from penstock.inference.client import Continuation, InferenceClient, Reply, Sampler
 from penstock.process.garbage import collect_seldom
 from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
@@ -172,7 +172,7 @@ class AtOnce:
         metadata = InferenceMetadata(finish_reason="stop")
         self._reply = Reply(ids=ids, logprobs=np.full(len(ids), -0.5, np.float32), versions=versions, text="go to the door.", metadata=metadata)
 
-    async def complete(self, ids: Sequence[int] | np.ndarray, **options: Any) -> Reply:
+    async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
         return self._reply
 
 

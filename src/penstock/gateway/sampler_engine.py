@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.errors import BadRequestError
 from penstock.gateway.sampling import OnTokens, Order, Sampled
-from penstock.inference.client import Sampler
+from penstock.inference.client import Continuation, Sampler
 
 
 class SamplerEngine:
@@ -29,15 +29,15 @@ class SamplerEngine:
         """See `Engine`. Whoever does not wait any more cancels."""
 
     async def _one(self, order: Order, index: int, deadline_seconds: float) -> Sampled:
-        reply = await self._sampler.complete(
-            order.ids,
+        wanted = Continuation(
+            ids=order.ids,
             max_tokens=order.max_tokens,
             temperature=order.temperature,
             seed=(order.seed + index) % 2**63,
             stop=order.stop,
             stop_ids=order.stop_ids,
-            deadline_seconds=deadline_seconds,
         )
+        reply = await self._sampler.complete(wanted, deadline_seconds=deadline_seconds)
         return Sampled(
             ids=reply.ids.tolist(),
             logprobs=reply.logprobs.tolist(),

@@ -16,28 +16,36 @@ import numpy as np
 import xxhash
 
 from penstock.types import Int32Array
+from penstock.types.frozen import quickly_made
 
 MOST_KEPT_BYTES = 64 * 2**20
 """Of all prompts that are remembered together. Those that were not asked for longest are forgotten, and written out anew if they come again."""
 
 
-def completion_body(
-    ids: Sequence[int] | Int32Array,
-    *,
-    max_tokens: int,
-    temperature: float = 1.0,
-    seed: int | None = None,
-    stop: Sequence[str] = (),
-    stop_ids: Sequence[int] = (),
-    request_id: str | None = None,
-    prompts: PromptTexts | None = None,
-    affinity: str | None = None,
-) -> bytes:
-    """What is sent to sample one reply to `ids`, with its token ids and logprobs. `prompts` remembers what was sent before under the same `affinity`."""
-    options = _options(max_tokens, temperature, tuple(stop), tuple(stop_ids), request_id)
-    array = np.asarray(ids)
-    text = msgspec.json.encode(array.tolist())[1:-1] if prompts is None or affinity is None else prompts.text(affinity, array)
-    return b'{"prompt":[%b],%b}' % (text, options if seed is None else b'"seed":%d,%b' % (seed, options))
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Continuation:
+    """Tokens to be continued, and how."""
+
+    ids: Sequence[int] | Int32Array
+    max_tokens: int
+    temperature: float = 1.0
+    seed: int | None = None
+    """With one, the same request has the same reply."""
+    stop: Sequence[str] = ()
+    stop_ids: Sequence[int] = ()
+    request_id: str | None = None
+    """Under which it can be aborted."""
+    affinity: str | None = None
+    """Which requests share a beginning, for those who have several servers."""
+
+
+def completion_body(wanted: Continuation, prompts: PromptTexts | None = None) -> bytes:
+    """What is sent to sample one reply, with its token ids and logprobs. `prompts` remembers what was sent before under the same `affinity`."""
+    options = _options(wanted.max_tokens, wanted.temperature, tuple(wanted.stop), tuple(wanted.stop_ids), wanted.request_id)
+    array = np.asarray(wanted.ids)
+    text = msgspec.json.encode(array.tolist())[1:-1] if prompts is None or wanted.affinity is None else prompts.text(wanted.affinity, array)
+    return b'{"prompt":[%b],%b}' % (text, options if wanted.seed is None else b'"seed":%d,%b' % (wanted.seed, options))
 
 
 @lru_cache(maxsize=1024)

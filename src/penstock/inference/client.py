@@ -6,7 +6,7 @@ server names or a growing one, until the call's deadline. With a seed the repeat
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ConflictError, FencedError, InfraError, InvalidError, LimitError, PenstockError, WeightsError
-from penstock.inference.bodies import PromptTexts, completion_body
+from penstock.inference.bodies import Continuation, PromptTexts, completion_body
 from penstock.process.credentials import authorization
 from penstock.types import (
     Float32Array,
@@ -32,7 +32,7 @@ from penstock.types import (
 from penstock.types.frozen import quickly_made
 from penstock.wire.connections import Wire
 
-__all__ = ["InferenceClient", "NoAnswer", "Placing", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
+__all__ = ["Continuation", "InferenceClient", "NoAnswer", "Placing", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 _COMPLETIONS = "/v1/completions"
@@ -81,19 +81,7 @@ class ServedWeights:
 class Sampler(Protocol):
     """Whoever continues tokens: `InferenceClient`, several of them, or an engine in this process."""
 
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-        affinity: str | None = None,
-    ) -> Reply:
+    async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
         """See `InferenceClient.complete`."""
 
 
@@ -133,24 +121,12 @@ class InferenceClient:
         if self._session is not None:
             await self._session.close()
 
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-        affinity: str | None = None,
-    ) -> Reply:
-        """Sample one reply to the tokens `ids`. `affinity` says which requests share a beginning, for those who have several servers; here is one.
+    async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
+        """Sample one reply. Here is one server, so that nothing depends on the affinity.
 
         Raises `InvalidError` if the server refuses the request, `InfraError` if there is no answer within the deadline.
         """
-        body = completion_body(ids, max_tokens=max_tokens, temperature=temperature, seed=seed, stop=stop, stop_ids=stop_ids, request_id=request_id)
+        body = completion_body(wanted)
         return await self._again("POST", _COMPLETIONS, deadline_seconds, lambda seconds: self.reply_once(body, deadline_seconds=seconds))
 
     async def reply_once(self, body: bytes, *, deadline_seconds: float) -> Reply:

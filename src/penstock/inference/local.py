@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch
 
 from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError, InfraError
-from penstock.inference.client import Reply, ServedWeights
+from penstock.inference.client import Continuation, Reply, ServedWeights
 from penstock.inference.config import EngineLimits
 from penstock.inference.engine.architecture import read_architecture
 from penstock.inference.engine.core import Engine, Served
@@ -26,7 +25,7 @@ from penstock.inference.engine.sampling import Sampling
 from penstock.inference.replies import reply_text
 from penstock.inference.service import load_template
 from penstock.inference.weights import served_from_digest, served_from_model
-from penstock.types import InferenceMetadata, Int32Array, SamplerFacts, Usage
+from penstock.types import InferenceMetadata, SamplerFacts, Usage
 
 
 class LocalEngine:
@@ -84,29 +83,17 @@ class LocalEngine:
         """Since it was made."""
         return self._engine.counters.sampled_tokens
 
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-        affinity: str | None = None,
-    ) -> Reply:
+    async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
         """See `InferenceClient.complete`. Any number of requests may wait."""
-        prompt = np.asarray(ids, np.int32)
+        prompt = np.asarray(wanted.ids, np.int32)
         request = Request(
-            id=request_id or secrets.token_hex(12),
+            id=wanted.request_id or secrets.token_hex(12),
             prompt=prompt,
             # A reply ends where the context does, however much was asked for.
-            max_tokens=max(1, min(max_tokens, self._engine.context_tokens - len(prompt))),
-            sampling=Sampling(temperature=temperature, seed=secrets.randbits(63) if seed is None else seed),
-            stop_ids=frozenset(stop_ids) | self._eos_ids,
-            stop_texts=tuple(stop),
+            max_tokens=max(1, min(wanted.max_tokens, self._engine.context_tokens - len(prompt))),
+            sampling=Sampling(temperature=wanted.temperature, seed=secrets.randbits(63) if wanted.seed is None else wanted.seed),
+            stop_ids=frozenset(wanted.stop_ids) | self._eos_ids,
+            stop_texts=tuple(wanted.stop),
         )
         started = time.monotonic()
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.chat import ChatTemplate, parse_tool_calls
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
-from penstock.inference.client import Reply, Sampler
+from penstock.inference.client import Continuation, Reply, Sampler
 from penstock.rollout.policy import Action, Situation, action_from
 from penstock.rollout.seeds import derived_seed
 from penstock.types import Json, Message, Usage
@@ -52,15 +52,15 @@ async def whole_reply(
     ids = np.concatenate([situation.ids, *(part.ids for part in parts)]) if parts else situation.ids
     left = situation.max_tokens - sum(len(part.ids) for part in parts)
     while left > 0:
-        part = await sampler.complete(
-            ids,
+        wanted = Continuation(
+            ids=ids,
             max_tokens=left,
             temperature=temperature,
             seed=derived_seed(situation.seed, "part", len(parts)),
             stop_ids=stop_ids,
-            deadline_seconds=deadline - clock.monotonic(),
             affinity=situation.episode or None,
         )
+        part = await sampler.complete(wanted, deadline_seconds=deadline - clock.monotonic())
         _check(part, left)
         if len(part.ids):
             parts.append(part)

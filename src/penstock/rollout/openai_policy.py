@@ -17,12 +17,12 @@ from typing import Self
 from penstock.chat import ChatTemplate, parse_tool_calls
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
-from penstock.inference.client import Reply
+from penstock.inference.client import Continuation, Reply
 from penstock.rollout.asking import Asker
 from penstock.rollout.engine_policy import EnginePolicy, whole_reply
 from penstock.rollout.openai_shapes import ChatReply, Origin, message_shape, read_chat, read_completion
 from penstock.rollout.policy import Action, Situation, action_from
-from penstock.types import Int32Array, Json, Message
+from penstock.types import Json, Message
 
 
 class OpenAIAgentPolicy:
@@ -64,32 +64,20 @@ class OpenAIAgentPolicy:
             return await policy.get_action(observation, available_tools_specs)
         return await self._chatted(observation, available_tools_specs)
 
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-        affinity: str | None = None,
-    ) -> Reply:
+    async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
         """Continue tokens: the server as a `Sampler`."""
         body: dict[str, Json] = {
             "model": self._model,
-            "prompt": [int(id) for id in ids],
-            "max_tokens": max_tokens,
-            "temperature": temperature,
+            "prompt": [int(id) for id in wanted.ids],
+            "max_tokens": wanted.max_tokens,
+            "temperature": wanted.temperature,
             "logprobs": 1,
             "return_token_ids": True,
         }
-        body |= {"seed": seed} if seed is not None else {}
-        body |= {"stop": list(stop)} if stop else {}
-        body |= {"stop_token_ids": list(stop_ids)} if stop_ids else {}
-        body |= {"request_id": request_id} if request_id is not None else {}
+        body |= {"seed": wanted.seed} if wanted.seed is not None else {}
+        body |= {"stop": list(wanted.stop)} if wanted.stop else {}
+        body |= {"stop_token_ids": list(wanted.stop_ids)} if wanted.stop_ids else {}
+        body |= {"request_id": wanted.request_id} if wanted.request_id is not None else {}
         return await self._asker.ask(
             "/v1/completions",
             body | self._extra_body,

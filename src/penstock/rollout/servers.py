@@ -9,9 +9,8 @@ from typing import Protocol, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InfraError
-from penstock.inference.client import NoAnswer, Placing, PromptTexts, Reply, completion_body
+from penstock.inference.client import Continuation, NoAnswer, Placing, PromptTexts, Reply, completion_body
 from penstock.rollout.loads import Loads, Wish
-from penstock.types import Int32Array
 
 DEADLINE_SECONDS = 600.0
 MOST_WRONG_ANSWERS = 3
@@ -139,31 +138,8 @@ class PooledSampler:
     weight: float
     waited: Callable[[float], None]
 
-    async def complete(
-        self,
-        ids: Sequence[int] | Int32Array,
-        *,
-        max_tokens: int,
-        temperature: float = 1.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        request_id: str | None = None,
-        deadline_seconds: float | None = None,
-        affinity: str | None = None,
-    ) -> Reply:
+    async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
         """See `InferenceClient.complete`. Requests with the same `affinity` go to the same server as long as that answers."""
-
-        body = completion_body(
-            ids,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            stop=stop,
-            stop_ids=stop_ids,
-            request_id=request_id,
-            prompts=self.servers.prompts,
-            affinity=affinity,
-        )
-        wish = Wish(environment=self.environment, affinity=affinity, weight=self.weight)
+        body = completion_body(wanted, self.servers.prompts)
+        wish = Wish(environment=self.environment, affinity=wanted.affinity, weight=self.weight)
         return await self.servers.reply(wish, body, DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds, self.waited)

@@ -15,7 +15,7 @@ from tests.unit.rollout.stub_engine import StubEngine
 from penstock.errors import BadRequestError, InfraError
 from penstock.gateway.engine import HttpEngine
 from penstock.gateway.sampling import Order
-from penstock.inference.client import InferenceClient
+from penstock.inference.client import Continuation, InferenceClient
 from penstock.rollout.servers import PooledSampler, Servers
 
 PROMPT = np.array([*b"ab"], np.int32)
@@ -58,9 +58,9 @@ async def test_sessions_are_spread_by_load_and_each_stays_where_it_began(stage: 
 
 async def test_agents_and_episodes_of_a_worker_count_as_one_load(stage: Stage) -> None:
     asked = [
-        stage.sampler.complete(PROMPT, max_tokens=8, affinity="x"),
+        stage.sampler.complete(Continuation(ids=PROMPT, max_tokens=8, affinity="x")),
         stage.ask("a"),
-        stage.sampler.complete(PROMPT, max_tokens=8, affinity="y"),
+        stage.sampler.complete(Continuation(ids=PROMPT, max_tokens=8, affinity="y")),
         stage.ask("b"),
     ]
     await asyncio.gather(*asked)

@@ -14,6 +14,7 @@ import torch
 from penstock.chat import ChatTemplate
 from penstock.envs import Observation, Reply, Rewards
 from penstock.errors import ConfigError, EnvError, InfraError, InvalidError, WeightsError
+from penstock.inference.client import Continuation
 from penstock.inference.local import LocalEngine
 from penstock.metrics import MemorySink, Metrics
 from penstock.models import keep_weights, model_tensors
@@ -153,9 +154,9 @@ async def test_weights_that_are_not_there_are_told(model: tuple[Path, Any], tmp_
 
 async def test_replies_do_not_depend_on_what_is_computed_beside_them(model: tuple[Path, Any]) -> None:
     prompts = [list(f"{name}>".encode()) for name in "abcdefgh"]
-    alone = [await LocalEngine.load(model[0]).complete(prompt, max_tokens=8, seed=3) for prompt in prompts]
+    alone = [await LocalEngine.load(model[0]).complete(Continuation(ids=prompt, max_tokens=8, seed=3)) for prompt in prompts]
     engine = LocalEngine.load(model[0], max_running=3, version=4)
-    together = await asyncio.gather(*(engine.complete(prompt, max_tokens=8, seed=3) for prompt in prompts))
+    together = await asyncio.gather(*(engine.complete(Continuation(ids=prompt, max_tokens=8, seed=3)) for prompt in prompts))
     for one, other in zip(alone, together, strict=True):
         assert one.ids.tolist() == other.ids.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
@@ -167,18 +168,18 @@ async def test_replies_do_not_depend_on_what_is_computed_beside_them(model: tupl
 
 async def test_a_reply_nobody_waits_for_is_given_up_and_the_others_go_on(model: tuple[Path, Any]) -> None:
     engine = LocalEngine.load(model[0])
-    dropped = asyncio.create_task(engine.complete([97], max_tokens=900, seed=0, stop_ids=()))
-    kept = asyncio.create_task(engine.complete([98], max_tokens=4, seed=1))
+    dropped = asyncio.create_task(engine.complete(Continuation(ids=[97], max_tokens=900, seed=0, stop_ids=())))
+    kept = asyncio.create_task(engine.complete(Continuation(ids=[98], max_tokens=4, seed=1)))
     await asyncio.sleep(0)
     dropped.cancel()
     assert len((await kept).ids) <= 4
     with pytest.raises(asyncio.CancelledError):
         await dropped
     with pytest.raises(InfraError, match="no reply after"):
-        await engine.complete([97], max_tokens=900, seed=0, deadline_seconds=0.0)
-    assert len((await engine.complete([98], max_tokens=4, seed=1)).ids) <= 4
+        await engine.complete(Continuation(ids=[97], max_tokens=900, seed=0), deadline_seconds=0.0)
+    assert len((await engine.complete(Continuation(ids=[98], max_tokens=4, seed=1))).ids) <= 4
     with pytest.raises(InvalidError, match="prompt is empty"):
-        await engine.complete([], max_tokens=4)
+        await engine.complete(Continuation(ids=[], max_tokens=4))
 
 
 def test_broken_weights_are_refused_before_anything_is_sampled(model: tuple[Path, Any], tmp_path: Path) -> None:

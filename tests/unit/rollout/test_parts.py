@@ -50,7 +50,7 @@ async def test_tool_calls_are_read_only_where_tools_are_offered(template_of: Any
     said = Reply(ids=ids, logprobs=np.zeros(len(ids), np.float32), versions=versions, text=text, metadata=InferenceMetadata(finish_reason="stop"))
 
     class Once:
-        async def complete(self, ids: Any, **options: Any) -> Reply:
+        async def complete(self, wanted: Any, **options: Any) -> Reply:
             return said
 
     policy = EnginePolicy(sampler=Once(), template=template)
@@ -62,7 +62,7 @@ async def test_tool_calls_are_read_only_where_tools_are_offered(template_of: Any
 
 async def test_an_engine_that_says_more_than_was_asked_is_not_believed(template_of: Any) -> None:
     class Chatty:
-        async def complete(self, ids: Any, **options: Any) -> Reply:
+        async def complete(self, wanted: Any, **options: Any) -> Reply:
             return reply("abc")
 
     situation = Situation(messages=(), ids=np.array([1], np.int32), max_tokens=2, seed=0, deadline_seconds=1.0)

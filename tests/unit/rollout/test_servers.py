@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.unit.rollout.stub_engine import StubEngine
 
 from penstock.errors import InfraError, InvalidError
-from penstock.inference.client import InferenceClient
+from penstock.inference.client import Continuation, InferenceClient
 from penstock.rollout.servers import Servers
 
 PROMPT = list(b"ab")
@@ -27,7 +27,7 @@ class Pool:
         self.sampler = servers.sampler("env", waited=self.waits.append)
 
     async def ask(self, affinity: str | None = None, **options: Any) -> str:
-        return (await self.sampler.complete(PROMPT, max_tokens=8, affinity=affinity, **options)).text
+        return (await self.sampler.complete(Continuation(ids=PROMPT, max_tokens=8, affinity=affinity), **options)).text
 
     def asked(self) -> list[int]:
         return [len(engine.requests) for engine in self.engines]
