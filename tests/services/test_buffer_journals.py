@@ -28,9 +28,11 @@ async def test_entries_are_taken_together_or_not_at_all_and_the_same_again_chang
             await client.append_journals(first)
         with pytest.raises(ConflictError, match="entry 1 of the journal of a"):
             await client.append_journals([("c", 0, b"1"), ("a", 1, b"other")])
+        with pytest.raises(ConflictError, match="entry 0 of the journal of d"):
+            await client.append_journals([("d", 0, b"1"), ("d", 0, b"other")])
         with pytest.raises(InvalidError, match="the next is 2, not 3"):
             await client.append_journals([("c", 0, b"1"), ("a", 3, b"4")])
-        assert [await client.journal(episode) for episode in ("a", "b", "c")] == [[b"1", b"3"], [b"2"], []]
+        assert [await client.journal(episode) for episode in ("a", "b", "c", "d")] == [[b"1", b"3"], [b"2"], [], []]
         await client.append_journal("a", 2, [b"4"])
         assert await client.journal("a") == [b"1", b"3", b"4"]
 

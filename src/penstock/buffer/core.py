@@ -329,11 +329,11 @@ class Buffer:
     def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[None]:
         """Append to the journals of episodes. The same entries again change nothing."""
         self.ledger(run)
-        for episode in {entry.episode for entry in entries}:
-            known = {entry.index: entry.body for entry in self.store.journal(run, episode)}
-            for entry in entries:
-                if entry.episode == episode and known.get(entry.index, entry.body) != entry.body:
-                    raise ConflictError(f"entry {entry.index} of the journal of {episode} is there with other content")
+        journals = {episode: {entry.index: entry.body for entry in self.store.journal(run, episode)} for episode in {entry.episode for entry in entries}}
+        for entry in entries:
+            # What the store would refuse later would fail everything that was decided in the same turn.
+            if journals[entry.episode].setdefault(entry.index, entry.body) != entry.body:
+                raise ConflictError(f"entry {entry.index} of the journal of {entry.episode} is there with other content")
         return self._submit(run, Decision(None, tuple(entries)))
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
