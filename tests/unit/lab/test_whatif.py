@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.unit.lab.conftest import ALGORITHM, LEARNER, RUN, UPDATES, rollout
 
+from penstock.batching.filters import GroupFacts
 from penstock.cli import main
 from penstock.errors import ConfigError, UnknownError
 from penstock.lab.whatif import Settings, WhatIf, whatif
@@ -62,6 +63,17 @@ def test_a_filter_drops_the_rollouts_that_it_refuses_and_is_named(run_dir: Path)
     assert (everything.as_run.length, everything.as_run.longest) == (2.0, 2)
     assert (changed.advantage_mean, changed.zero_rollouts, changed.loss) == (None, None, None)
     assert (everything.tokens_in_both, everything.correlation, everything.sign_agreement) == (0, None, None)
+
+
+def at_the_newest(group: GroupFacts) -> list[bool]:
+    """A filter of somebody's own."""
+    return [member.oldest_version == group.newest_version for member in group.members]
+
+
+def test_filters_see_ages_as_they_were_at_the_plan(run_dir: Path) -> None:
+    # Every rollout of the run was sampled by what was newest when it was planned, whatever is newest now.
+    (everything,) = asked(run_dir, AlgorithmConfig(filters={f"{__name__}:at_the_newest": {}})).comparisons
+    assert (everything.changed.rollouts, everything.changed.filtered) == (8, {})
 
 
 def test_under_the_stored_logprobs_the_loss_is_minus_the_mean_advantage_and_its_denominator_counts(run_dir: Path) -> None:
