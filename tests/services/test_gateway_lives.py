@@ -1,4 +1,4 @@
-"""Gateways that die and come back, sessions that nobody ends, limits, tokens, and an engine of another make."""
+"""Gateways that die and come back, sessions that nobody ends, limits, and tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.services.gateway_stage import SECONDS, Stage
 from tests.services.test_gateway import ask, counting, reply_ids, stored, trained, user
 from tests.unit.gateway.stub_engine import StubEngine
 
-from penstock.types import Evidence, RolloutStatus
+from penstock.types import RolloutStatus
 
 GROUP = {"group_size": 2, "environment": "env", "problem_id": "p"}
 
@@ -98,33 +98,25 @@ def test_an_agent_whose_client_retries_by_itself_does_not_notice_a_restart(stage
     assert trained(stored(stage, session)) == [reply_ids("reply 1.0")]
 
 
-def test_an_ended_session_that_was_not_stored_is_stored_by_the_next_life(stage: Stage) -> None:
-    stage.start_gateway("--name", "ender")
-    session = stage.open(group_id="ender/0/0", **GROUP)
-    with stage.agent(session) as client:
-        ask(client, [user("one")])
-    first = stage.end(session, reward=1.0)
-    stage.kill_gateway()
-    stage.start_gateway("--name", "ender")
-    assert stage.end(session, reward=0.0) == first | {"base_url": waited(stage, session, "ended")["base_url"]}
-    _, listed = stage.call("GET", "/sessions")
-    assert listed == {"open": 0, "sessions": []}
-
-
-def test_sessions_that_nobody_ends_fail_by_name_also_after_a_restart(stage: Stage) -> None:
+def test_the_next_life_knows_what_has_ended_and_ends_what_nobody_ends_by_name(stage: Stage) -> None:
     stage.start_gateway("--name", "sweeper", "--idle-seconds", "60")
-    session = stage.open(group_id="sweeper/0/0", deadline_seconds=1.0, **GROUP)
-    with stage.agent(session) as client:
-        ask(client, [user("one")])
+    done, late = stage.open(group_id="ender/0/0", **GROUP), stage.open(group_id="sweeper/0/0", deadline_seconds=1.0, **GROUP)
+    for session in (done, late):
+        with stage.agent(session) as client:
+            ask(client, [user("one")])
+    first = stage.end(done, reward=1.0)
     stage.kill_gateway()
     stage.start_gateway("--name", "sweeper", "--idle-seconds", "1")
+    # What has ended has ended, whatever is said again.
+    assert stage.end(done, reward=0.0) == first | {"base_url": waited(stage, done, "ended")["base_url"]}
     idle = stage.open(group_id="sweeper/0/1", **GROUP)
-    for one, error in ((session, "deadline"), (idle, "idle")):
+    for one, error in ((late, "deadline"), (idle, "idle")):
         shown = waited(stage, one, "ended")
         rollout = stage.rollout(shown["rollout_uid"])
         assert (rollout.status, rollout.reward, rollout.metadata["error"]) == (RolloutStatus.INFRA_ERROR, None, error)
-    status, told = stage.call("POST", f"/sessions/{session['id']}/v1/chat/completions", {"messages": [user("one")]})
+    status, told = stage.call("POST", f"/sessions/{late['id']}/v1/chat/completions", {"messages": [user("one")]})
     assert (status, told["error"]["code"]) == (409, "conflict")
+    assert stage.call("GET", "/sessions")[1] == {"open": 0, "sessions": []}
 
 
 def test_limits_and_tokens_are_kept(stage: Stage, tmp_path: Path) -> None:
@@ -142,27 +134,3 @@ def test_limits_and_tokens_are_kept(stage: Stage, tmp_path: Path) -> None:
         assert ask(client, [user("one")]).choices[0].message.content == "reply 1.0"
     assert stage.call("POST", f"/sessions/{session['id']}/end", {"reward": 1.0}, **allowed)[0] == 200
     assert stage.call("POST", "/sessions", {}, **allowed)[0] == 201
-
-
-def test_an_engine_that_names_no_versions_is_believed_to_serve_what_the_run_published(home: Stage) -> None:
-    vllm = StubEngine(counting, dialect="vllm")
-    ours, home.engine_url = home.engine_url, vllm.url
-    try:
-        home.start_gateway("--name", "vllm")
-        session = home.open(group_id="vllm/0/0", **GROUP)
-        with home.agent(session) as client:
-            first = ask(client, [user("one")], n=2)
-            content = "".join(
-                chunk.choices[0].delta.content or ""
-                for chunk in ask(client, [user("one"), first.choices[1].message.model_dump(), user("two")], stream=True)
-                if chunk.choices
-            )
-        assert content == "reply 2.0"
-        rollout = stored(home, session)
-        assert trained(rollout) == [reply_ids("reply 1.1"), reply_ids("reply 2.0")]
-        assert {(run.policy, run.version, run.evidence) for segment in rollout.trace.segments for run in segment.versions} == {("policy", 0, Evidence.ASSERTED)}
-        assert {request["model"] for request in vllm.requests} == {"stub"}
-    finally:
-        home.engine_url = ours
-        home.kill_gateway()
-        vllm.close()

@@ -1,4 +1,4 @@
-"""An inference server in a thread that says what it is told to: real HTTP, no model. Speaks our dialect, which names versions, or vLLM's, which does not."""
+"""An inference server in a thread that says what it is told to: real HTTP, no model. It names versions, as our servers do."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def ids_of(text: str) -> list[int]:
 class StubEngine:
     """`say(text of the prompt, number of the choice)` is what it replies, with the end token. Logprobs follow from the place."""
 
-    def __init__(self, say: Callable[[str, int], str], *, dialect: str = "penstock", end_id: int = IM_END) -> None:
-        self.say, self.dialect, self.end_id = say, dialect, end_id
+    def __init__(self, say: Callable[[str, int], str], *, end_id: int = IM_END) -> None:
+        self.say, self.end_id = say, end_id
         self.version = 0
         self.faults: deque[str] = deque()
         self.requests: list[dict[str, Any]] = []
@@ -66,8 +66,7 @@ class StubEngine:
         app = web.Application()
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
-        if self.dialect == "penstock":
-            app.router.add_post("/abort", self._abort)
+        app.router.add_post("/abort", self._abort)
         runner = self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -115,8 +114,6 @@ class StubEngine:
 
     def _answer(self, body: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
         usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"]), "completion_tokens": sum(len(choice["token_ids"]) for choice in choices)}
-        if self.dialect == "vllm":
-            return {"id": "cmpl-1", "object": "text_completion", "model": "stub", "choices": choices, "usage": usage | {"prompt_tokens_details": None}}
         usage |= {"prompt_tokens_details": {"cached_tokens": 1}, "seconds": 0.25}
         return {"choices": choices, "usage": usage, "sampler": {"temperature": body["temperature"], "engine": "stub"}}
 
@@ -146,8 +143,7 @@ class StubEngine:
         }
         if stop_reason is not None:
             choice["stop_reason"] = stop_reason
-        if self.dialect == "penstock":
-            choice["versions"] = [{"policy": "policy", "version": self.version, "count": len(ids), "mixed_kv": False, "evidence": "digest"}] if ids else []
+        choice["versions"] = [{"policy": "policy", "version": self.version, "count": len(ids), "mixed_kv": False, "evidence": "digest"}] if ids else []
         return choice
 
     def _cut(self, choice: dict[str, Any], num_tokens: int) -> dict[str, Any]:
