@@ -82,7 +82,7 @@ class Run:
 
     def segment(self, parent: int | None) -> Segment:
         """The run as one segment; it must not be cut."""
-        tokens = self.joined()
+        tokens = self.chunks[0] if len(self.chunks) == 1 else self.joined()
         return Segment(
             parent=parent,
             ids=tokens.ids,

@@ -155,7 +155,8 @@ class Recorder:
         self._marks.append(mark)
         self._message_start = None
         for run in self._runs[mark.start :]:
-            run.joined()
+            if len(run.chunks) > 1:
+                run.joined()
         return len(self._marks) - 1
 
     def attach(self, mark: int, *, reward: float | None = None, rewards: Mapping[str, float] | None = None, step: StepFacts | None = None) -> None:
