@@ -22,11 +22,13 @@ def annotate(ledger: Ledger, past: Past, annotation: AnnotationRecord, payload: 
     """Attach an annotation to a stored rollout; the group becomes ready with the last one it waits for.
 
     The same key with the same bytes changes nothing. Other bytes, or a group that is already in a plan or has ended, are refused: what was
-    planned must not change any more.
+    planned must not change any more. So is an annotation of an item: its group waits for items alone.
     """
     rollout = ledger.find_rollout(past, annotation.rollout_uid)
     if rollout is None:
         raise UnknownError(f"no rollout {annotation.rollout_uid} to annotate")
+    if rollout.form == "item":
+        raise ConflictError(f"{annotation.rollout_uid} is an item of group {rollout.group_id}; only rollouts have annotations")
     key = (annotation.rollout_uid, annotation.name, annotation.step)
     annotation = replace(annotation, group_id=rollout.group_id, stored_at=now)
     stored = ledger.annotations.get(rollout.group_id, {})

@@ -8,7 +8,7 @@ from penstock import ledger as law
 from penstock.errors import ConflictError, InvalidError
 from penstock.ledger.arrivals import ArrivalRules
 from penstock.testing.arrivals import Tray
-from penstock.types import CutRequest, LeaseRequest
+from penstock.types import AnnotationRecord, CutRequest, LeaseRequest, Payload
 
 
 def test_the_first_items_of_an_instance_are_pass_0_and_the_next_pass_1() -> None:
@@ -44,6 +44,15 @@ def test_an_item_that_comes_twice_fills_no_second_place() -> None:
     assert tray.state("a/0") == "open"
     with pytest.raises(ConflictError, match="stored with digest"):
         tray.write("x", content="other")
+
+
+def test_an_item_takes_no_annotation_and_its_group_goes_on() -> None:
+    tray = Tray(group_size=3)
+    tray.write("x")
+    note = AnnotationRecord(run="run", rollout_uid="x", group_id="", name="judge", step=None, uid="n", digest="d")
+    with pytest.raises(ConflictError, match="x is an item of group a/0"):
+        law.annotate(tray.ledger, tray, note, Payload(run="run", uid="n", content_type="json", body=b"", digest="d"), tray.now)
+    assert tray.state("a/0") == "open"
 
 
 def test_failed_items_count_towards_the_size_of_a_group() -> None:
