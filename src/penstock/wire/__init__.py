@@ -10,6 +10,7 @@ requests and replies are declared beside the part that answers them.
 from penstock.wire._bare import ContentType, items_head, join_items, packed_item, read_body, split_items, write_body
 from penstock.wire._canonical import canonical_json, checksum, digest
 from penstock.wire._envelope import SCHEMA, check_noun, decode_json, decode_msgpack, encode_json, encode_msgpack, kind_of
+from penstock.wire._rows import decode_row, encode_row
 from penstock.wire._rules import check_id
 from penstock.wire._strict import MAX_DEPTH, parse_json
 from penstock.wire._views import view_rollouts
@@ -24,9 +25,11 @@ __all__ = [
     "checksum",
     "decode_json",
     "decode_msgpack",
+    "decode_row",
     "digest",
     "encode_json",
     "encode_msgpack",
+    "encode_row",
     "items_head",
     "join_items",
     "kind_of",

@@ -16,8 +16,7 @@ from penstock.buffer.store._bulk import write_rows
 from penstock.buffer.store._rows import COMPRESS_FROM_BYTES, Row, signed_checksum
 from penstock.errors import ConflictError, CorruptError, InputError
 from penstock.types import ArrivedItem
-from penstock.wire import digest
-from penstock.wire._rows import decode_row, encode_row
+from penstock.wire import decode_row, digest, encode_row
 
 R = TypeVar("R")
 KIND = "item"
