@@ -92,6 +92,7 @@ def test_a_bad_reward_is_refused(run: Run, reward: str | None) -> None:
         (b'"version":0', b'"version":7'),
         (b'"rollout_uid":"s/0/0:0:0"', b'"rollout_uid":"a b"'),
         (b'"rollout_uid":"s/0/0:0:0"', b'"rollout_uid":"../x"'),
+        (b'"rollout_uid":"s/0/0:0:0"', b'"rollout_uid":"annotation:1"'),
         (b'"rollout_uid":"s/0/0:0:0"', b'"rollout_uid":"%s"' % (b"x" * 257)),
         (b'"rollout_uid":"s/0/0:0:0"', b'"rollout_uid":"a\\u0000b"'),
         (b'"rollout_uid":"s/0/0:0:0",', b""),
