@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,8 +30,6 @@ def check_algorithm(
     as_json: JsonOption = False,
 ) -> None:
     """Hold an estimator or a loss to what training takes for granted, and show the smallest example of what fails. Exit 1 if something does."""
-    # A file of one's own lies where one works; the program itself is started from elsewhere.
-    sys.path.insert(0, str(Path.cwd()))
     from penstock.lab.check import check_algorithm as tried
     from penstock.lab.check import describe_check
     from penstock.wire import write_body

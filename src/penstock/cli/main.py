@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -29,6 +31,7 @@ for group in (demo, training, evaluating, runs, questions, wondering, looking, c
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the verb that `arguments` (or the process's own) name, and exit."""
+    _find_own_modules()
     try:
         app(args=None if arguments is None else list(arguments))
     except (PenstockError, ExceptionGroup) as error:
@@ -38,6 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.write(f"penstock: {cause}\n")
         sys.exit(exit_code(cause))
     sys.exit(0)
+
+
+def _find_own_modules() -> None:
+    """Let `module:function` name a file in the directory that one works in; the program itself is started from elsewhere. Last, so that it replaces nothing."""
+    if sys.flags.safe_path:
+        return
+    with contextlib.suppress(OSError):  # the directory may be gone
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)
 
 
 def exit_code(error: PenstockError) -> int:

@@ -67,6 +67,15 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(run_yaml: Path) -> None:
     assert not (run_yaml.parent / "runs").exists()
 
 
+def test_a_module_in_the_directory_that_one_works_in_can_be_named(run_yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run_yaml.parent / "own_credit_here.py").write_text("def mine(rewards, group):\n    return [0.0 for _ in rewards]\n")
+    words = ("train", str(run_yaml), "--dry-run", "algorithm.adv_estimator=own_credit_here:mine")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert "cannot import 'own_credit_here'" in refused(*words)[1]
+    monkeypatch.chdir(run_yaml.parent)
+    assert penstock(*words)[0] == 0
+
+
 def test_a_wrong_config_is_one_line_and_exit_2(run_yaml: Path) -> None:
     for word, sentence in (
         ("learner.lrr=1", "did you mean learner.lr?"),
