@@ -115,7 +115,7 @@ class Ledger:
         for group in snapshot.groups:
             ledger._index_group(group)
         for member in snapshot.members:
-            if not member.environment:
+            if not member.environment:  # that of an item was settled as it arrived: there is no slot to keep
                 ledger._index_member(member)
         for rollout in snapshot.rollouts:
             ledger._index_rollout(rollout)
@@ -288,10 +288,6 @@ class Ledger:
             del self.rollouts[rollout.uid]
 
     def _apply_member(self, member: MemberRecord) -> None:
-        if member.environment:
-            # As with an item: it stands for one that was stored as three records.
-            self.counts_of(member.environment, Purpose.TRAIN).members[member.state, _failure(member)] += 1
-            return
         group = self.groups[member.group_id]
         counts = self.counts_of(group.environment, group.purpose)
         slots = self.members.setdefault(member.group_id, [])
