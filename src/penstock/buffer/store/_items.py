@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from penstock.buffer.store._bulk import write_rows
-from penstock.buffer.store._rows import COMPRESS_FROM_BYTES, Row, signed_checksum
+from penstock.buffer.store._rows import Row, packed, signed_checksum
 from penstock.errors import ConflictError, CorruptError, InputError
 from penstock.types import ArrivedItem
 from penstock.wire import decode_row, digest, encode_row
@@ -113,7 +113,7 @@ def write_items(connection: sqlite3.Connection, items: Sequence[tuple[ArrivedIte
         return
     (first,) = connection.execute(_NEXT_NUMBER).fetchone()
     write_rows(connection, _INSERT, ((first + place, *row) for place, (_, row) in enumerate(items)))
-    write_rows(connection, _INSERT_BODY, ((first + place, *_stored(item.body, compress)) for place, (item, _) in enumerate(items)))
+    write_rows(connection, _INSERT_BODY, ((first + place, *packed(item.body, compress=compress)) for place, (item, _) in enumerate(items)))
 
 
 def write_item(connection: sqlite3.Connection, item: ArrivedItem, row: Row) -> None:
@@ -135,7 +135,7 @@ def write_item(connection: sqlite3.Connection, item: ArrivedItem, row: Row) -> N
     else:
         (number,) = connection.execute(_NEXT_NUMBER).fetchone()
     connection.execute(_INSERT, (number, *row))
-    connection.execute(_INSERT_BODY, (number, *_stored(item.body, compress=True)))
+    connection.execute(_INSERT_BODY, (number, *packed(item.body, compress=True)))
 
 
 def forget_bodies(connection: sqlite3.Connection, keys: Sequence[tuple[str, str]]) -> None:
@@ -205,14 +205,6 @@ class ItemReads:
             self._damaged("payload", item.run, item.uid, error, row[8])
             raise error
         return body
-
-
-def _stored(body: bytes, compress: bool) -> tuple[str, bytes]:
-    if compress and len(body) >= COMPRESS_FROM_BYTES:
-        smaller = zlib.compress(body, 1)
-        if len(smaller) < len(body):
-            return "zlib", smaller
-    return "plain", body
 
 
 def _body_of(encoding: object, stored: object) -> bytes | None:

@@ -43,7 +43,7 @@ _COLUMN_TYPES = frozenset((int, str, float, type(None)))
 _MADE_BY_THE_LEDGER = frozenset((GroupRecord, MemberRecord, RolloutRecord))
 """Made of values that were checked when they came, by nobody else, and in great number: they are not looked at again."""
 
-COMPRESS_FROM_BYTES = 4096
+_COMPRESS_FROM_BYTES = 4096
 """Smaller payloads save nothing: SQLite gives them a page anyway."""
 
 
@@ -253,12 +253,17 @@ PAYLOAD_COLUMNS = "run, uid, content_type, digest, encoding, checksum, body"
 JOURNAL_COLUMNS = "run, episode, idx, checksum, body"
 
 
+def packed(body: bytes, *, compress: bool) -> tuple[str, bytes]:
+    """Encoding and bytes under which a body is kept."""
+    if compress and len(body) >= _COMPRESS_FROM_BYTES:
+        smaller = zlib.compress(body, 1)
+        if len(smaller) < len(body):
+            return "zlib", smaller
+    return "plain", body
+
+
 def payload_row(payload: Payload, *, compress: bool) -> Row:
-    encoding, stored = "plain", payload.body
-    if compress and len(stored) >= COMPRESS_FROM_BYTES:
-        smaller = zlib.compress(stored, 1)
-        if len(smaller) < len(stored):
-            encoding, stored = "zlib", smaller
+    encoding, stored = packed(payload.body, compress=compress)
     head = (payload.run, payload.uid, payload.content_type, payload.digest, encoding)
     return (*head, _sealed(head, stored), stored)
 
