@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import xxhash
 
 from penstock.trace.paths import kept_paths
 from penstock.types import Rollout, Segment, Source, Trace, kept_segments
+
+# Asked for with every segment, and an enum takes its time to name a member.
+_SAMPLED = Source.SAMPLED
+_INT32 = np.dtype("<i4")
 
 
 class RolloutFacts(NamedTuple):
@@ -46,7 +51,7 @@ def facts(rollout: Rollout, *, policy: str = "policy") -> RolloutFacts:
     tokens = 0
     for segment in kept:
         tokens += len(segment.ids)
-        if segment.source is Source.SAMPLED:
+        if segment.source is _SAMPLED:
             for run in segment.versions:
                 if run.policy == policy:
                     by_version[run.version] = by_version.get(run.version, 0) + run.count
@@ -86,18 +91,18 @@ def _prefix(segments: Sequence[Segment], path: Iterable[int], policy: str) -> tu
         ids = segments[index].ids
         length = _shareable_length(segments[index], policy)
         if length:
-            shared.append(ids[:length].astype("<i4", copy=False).tobytes())
+            shared.append((ids if length == len(ids) else ids[:length]).astype(_INT32, copy=False).tobytes())
             num_tokens += length
         if length < len(ids):
             break
-    return num_tokens, xxhash.xxh3_128_hexdigest(b"".join(shared))
+    return num_tokens, xxhash.xxh3_128_hexdigest(shared[0] if len(shared) == 1 else b"".join(shared))
 
 
 def _shareable_length(segment: Segment, policy: str) -> int:
     """Tokens of a segment before the first that `policy` sampled; none if it has media."""
     if segment.media:
         return 0
-    if segment.source is not Source.SAMPLED:
+    if segment.source is not _SAMPLED:
         return len(segment.ids)
     length = 0
     for run in segment.versions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ ID_PATTERN = r"[A-Za-z0-9_.:/@+=%~-]{1,256}"
 DIGEST_PATTERN = r"[A-Za-z0-9_:-]{0,128}"
 _ID = re.compile(ID_PATTERN)
 _DIGEST = re.compile(DIGEST_PATTERN)
+# Asked for with every segment, and an enum takes its time to name a member.
+_SAMPLED, _INJECTED = Source.SAMPLED, Source.INJECTED
 
 IDS: dict[type, frozenset[str]] = {
     noun: frozenset(names.split())
@@ -144,27 +146,42 @@ def _check_segment(segment: Segment) -> None:
         raise Fault(f"must be 0 or more, got {segment.parent}", ".parent")
     if segment.logprobs is not None and len(segment.logprobs) != num_tokens:
         raise Fault(f"must have one entry for each of {num_tokens} tokens, got shape {segment.logprobs.shape}", ".logprobs")
-    if segment.versions and sum(run.count for run in segment.versions) != num_tokens:
-        raise Fault(f"must count to {num_tokens} tokens, got {sum(run.count for run in segment.versions)}", ".versions")
+    if segment.versions and (counted := _tokens_of(segment.versions)) != num_tokens:
+        raise Fault(f"must count to {num_tokens} tokens, got {counted}", ".versions")
+    if segment.arrays:
+        _check_arrays(segment, num_tokens)
+    if segment.media:
+        _check_media(segment)
+    _check_evidence(segment)
+
+
+def _tokens_of(runs: Sequence[VersionRun]) -> int:
+    # Nearly always there is one.
+    return runs[0].count if len(runs) == 1 else sum([run.count for run in runs])
+
+
+def _check_arrays(segment: Segment, num_tokens: int) -> None:
     for name, array in segment.arrays.items():
         if array.ndim == 0 or len(array) != num_tokens:
             raise Fault(f"must have one entry for each of {num_tokens} tokens, got shape {array.shape}", f".arrays[{name!r}]")
+
+
+def _check_media(segment: Segment) -> None:
     for index, digest in enumerate(segment.media):
         if type(digest) is not str or not digest or _DIGEST.fullmatch(digest) is None:
             raise Fault(f"must be a digest: 1 to 128 of A-Z a-z 0-9 _ : -, got {show(digest)}", f".media[{index}]")
-    _check_evidence(segment)
 
 
 def _check_evidence(segment: Segment) -> None:
     """Sampled tokens say how likely they were and under which weights; injected ones may, if a scorer said so; others were never drawn."""
     if type(segment.source) is not Source:
         raise Fault(f"must be a Source, got {show(segment.source)}", ".source")
-    if segment.source is Source.SAMPLED:
+    if segment.source is _SAMPLED:
         if segment.logprobs is None:
             raise Fault("are missing: every sampled token has one", ".logprobs")
         if not segment.versions:
             raise Fault("are missing: every sampled token carries the version that sampled it", ".versions")
-    elif segment.source is Source.INJECTED:
+    elif segment.source is _INJECTED:
         if segment.versions and segment.logprobs is None:
             raise Fault("must not come without logprobs: on injected tokens they name the weights that scored them", ".versions")
     elif segment.logprobs is not None or segment.versions:

@@ -53,6 +53,7 @@ def _head(stored: str, given: str) -> bytes:
 _ID_TYPES = {_head(stored, "<i4"): np.dtype(stored) for stored in ("u1", "<u2", "<i4")}
 _LOGPROB_TYPES = {_head("<f4", "<f4"): np.dtype("<f4")}
 _HEAD_BYTES = 3
+_frombuffer: Any = np.frombuffer
 
 
 def view_rollouts(bodies: Sequence[bytes]) -> list[Rollout | None]:
@@ -74,9 +75,11 @@ def view_rollouts(bodies: Sequence[bytes]) -> list[Rollout | None]:
 class _Heap:
     """Values of many rollouts that are looked at together: one look at ten thousand numbers costs little more than one at a hundred."""
 
-    __slots__ = ("ids", "logprobs", "texts")
+    __slots__ = ("again", "ids", "logprobs", "texts")
 
     def __init__(self) -> None:
+        self.again = bytearray()
+        """Where each of them is encoded again."""
         self.ids: list[Array] = []
         """Token ids that are stored with a sign."""
         self.logprobs: list[Array] = []
@@ -102,7 +105,8 @@ def _view(body: bytes, heap: _Heap) -> Rollout | None:
     try:
         sealed = _decoder.decode(body)
         # Bytes that come out again as they went in hold no key twice.
-        if _encoder.encode(sealed) != body:
+        _encoder.encode_into(sealed, heap.again)
+        if heap.again != body:
             return None
         rollout = sealed.value
         heap.texts += _ids_of(rollout)
@@ -118,18 +122,19 @@ def _view(body: bytes, heap: _Heap) -> Rollout | None:
 
 def _view_segment(segment: Any, heap: _Heap) -> None:
     """Put arrays in the place of their bytes. Raises `Fault` if the segment is not as it should be."""
-    segment.ids = _array(segment.ids, _ID_TYPES)
-    if segment.logprobs is not None:
-        segment.logprobs = _array(segment.logprobs, _LOGPROB_TYPES)
+    segment.ids = ids = _array(segment.ids, _ID_TYPES)
+    logprobs = segment.logprobs
+    if logprobs is not None:
+        segment.logprobs = logprobs = _array(logprobs, _LOGPROB_TYPES)
     if segment.arrays:
         segment.arrays = {name: from_ext(array, None) for name, array in segment.arrays.items()}
         _require_arrays(segment.arrays, 0)
     _check_segment(segment)
     # Only now: what is on the heap is not empty.
-    if segment.ids.itemsize == 4:
-        heap.ids.append(segment.ids)
-    if segment.logprobs is not None:
-        heap.logprobs.append(segment.logprobs)
+    if ids.itemsize == 4:
+        heap.ids.append(ids)
+    if logprobs is not None:
+        heap.logprobs.append(logprobs)
     for run in segment.versions:
         heap.texts.append(run.policy)
 
@@ -139,7 +144,7 @@ def _array(ext: Ext, dtypes: Mapping[bytes, np.dtype[Any]]) -> Array:
     dtype = dtypes.get(data[:_HEAD_BYTES])
     if dtype is None or ext.code != ARRAY_EXTENSION:
         raise Fault("is not an array of the type that is expected")
-    found: Array = np.frombuffer(data, dtype, offset=_HEAD_BYTES)
+    found: Array = _frombuffer(data, dtype, -1, _HEAD_BYTES)
     return found
 
 
