@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -125,3 +126,24 @@ async def test_a_request_that_is_given_up_leaves_no_answer_behind() -> None:
                 await wire.post("/", b"", seconds=60)
         assert (await wire.post("/", b"", seconds=5)).body == b"ok"
     assert server.num_connections == 2
+
+
+async def test_a_request_is_written_when_all_who_are_ready_have_run() -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        wire = Wire(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        asking = asyncio.create_task(wire.post("/", b"first", seconds=5))
+        peer, _ = await loop.sock_accept(listening)
+        with peer:
+            assert (await loop.sock_recv(peer, 65536)).endswith(b"first")
+            await loop.sock_sendall(peer, PLAIN)
+            await asking
+            asking = asyncio.create_task(wire.post("/", b"second", seconds=5))
+            await asyncio.sleep(0)  # it has asked, over the connection that there is
+            with pytest.raises(BlockingIOError):
+                peer.recv(65536)
+            assert (await loop.sock_recv(peer, 65536)).endswith(b"second")
+            await loop.sock_sendall(peer, PLAIN)
+            assert (await asking).body == b"ok"
+        wire.close()
