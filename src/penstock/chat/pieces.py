@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.types import Int32Array, Source
+from penstock.types.frozen import quickly_made
 
 
 class Rewrite(StrEnum):
@@ -31,6 +32,7 @@ class Rewrite(StrEnum):
     """Only white space of replies changes. Not taken for a rewritten history: what was sampled stays as it was sampled."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece:
     """A run of tokens from one source."""
@@ -42,6 +44,7 @@ class Piece:
     """Which of the given messages these tokens spell; None for what the template wrote around them."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rendered:
     """Messages as tokens, in order."""
@@ -67,6 +70,7 @@ class Fork:
         return joined_ids(self.pieces)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A sampled reply, read."""

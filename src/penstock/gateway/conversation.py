@@ -16,8 +16,9 @@ from penstock.chat import ChatTemplate, Known, Piece
 from penstock.errors import InvalidError
 from penstock.gateway.events import Choice, PromptPiece, Replied
 from penstock.gateway.requests import one_spelling
-from penstock.trace import Recorder, Span
+from penstock.trace import Recorder, Span, Tokens
 from penstock.types import InferenceMetadata, Int32Array, Json, Message, Source
+from penstock.types.frozen import quickly_made
 from penstock.wire import canonical_json, digest
 
 _NO_TOOLS = digest(canonical_json([]))
@@ -55,6 +56,7 @@ class Point:
     num_attempts: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
     """What a request adds: the first half of a `Replied`, and all ids to continue."""
@@ -245,11 +247,11 @@ class Conversation:
         for piece in pieces:
             index = -1 if piece.message_index is None else piece.message_index - first
             if index < num_marked:
-                self.recorder.append(piece.ids, piece.source)
+                self.recorder.append_checked(_tokens(piece))
                 continue
             self._mark_silent(new[num_marked:index], at)
             self.recorder.open_message()
-            self.recorder.append(piece.ids, piece.source)
+            self.recorder.append_checked(_tokens(piece))
             self.recorder.close_message(new[index], timestamp=at)
             num_marked = index + 1
         self._mark_silent(new[num_marked:], at)
@@ -278,6 +280,12 @@ def _piece(piece: Piece, offset: int = 0) -> PromptPiece:
     """A rendered piece, with messages counted from `offset`."""
     index = piece.message_index
     return PromptPiece(ids=piece.ids, source=piece.source, message_index=None if index is None else index + offset)
+
+
+def _tokens(piece: PromptPiece) -> Tokens:
+    """A piece as it is recorded. Its ids are the template's, at first hand or from the journal: they are not looked at again, and nobody may write there."""
+    piece.ids.flags.writeable = False
+    return Tokens(ids=piece.ids, source=piece.source, logprobs=None, versions=(), arrays={}, media=())
 
 
 def _first(pieces: Sequence[Known], num_tokens: int) -> list[Known]:

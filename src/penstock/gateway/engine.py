@@ -147,7 +147,7 @@ class HttpEngine:
         replies = [Sampled() for _ in range(order.num_choices)]
         try:
             asserted = 0 if self._version is None else await self._version()
-            body = _body(order, await self.model(url, seconds), is_streamed=on_tokens is not None)
+            body = _body(order, self._models.get(url) or await self.model(url, seconds), is_streamed=on_tokens is not None)
             wire = self._wires.get(url)
             if on_tokens is None and wire is not None:
                 answered = await wire.post("/v1/completions", body, seconds=max(0.001, seconds))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.types import Float32Array, Int32Array, Json, Message, Purpose, RolloutStatus, SamplerFacts, Source, Usage, VersionRun
+from penstock.types.frozen import quickly_made
 
 Repeats = Literal["retry", "sample"]
 """What the same request again means: the client did not get the first reply (the older one is abandoned), or it wants one more (both are kept)."""
@@ -56,6 +57,7 @@ class Opened:
     metadata: Mapping[str, Json] = field(default_factory=dict)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromptPiece:
     """A run of tokens that a prompt adds. As `chat.Piece`, which has no form on the wire."""
@@ -65,6 +67,7 @@ class PromptPiece:
     message_index: int | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Choice:
     """One sampled reply."""
@@ -81,6 +84,7 @@ class Choice:
     usage: Usage = field(default_factory=Usage)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replied:
     """A request was answered: what its messages added to what was known, and what was sampled."""
@@ -139,6 +143,7 @@ class Stored:
     digest: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Event:
     """One entry of a journal: exactly one of the others, and when."""

@@ -12,6 +12,7 @@ import xxhash
 from penstock.errors import InputError
 from penstock.gateway.requests import Ask, ask_of
 from penstock.types import Message
+from penstock.types.frozen import quickly_made
 from penstock.wire import parse_json
 
 
@@ -22,6 +23,7 @@ class _Request(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Request)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
     """How a request began, up to the end of its last message."""

@@ -14,6 +14,7 @@ from penstock.gateway.events import Choice
 from penstock.gateway.requests import Ask
 from penstock.gateway.sampling import Sampled
 from penstock.types import Message, Usage, VersionRun
+from penstock.types.frozen import quickly_made
 
 Shape = dict[str, Any]
 FILTERED = ":filtered"
@@ -52,6 +53,7 @@ def cut_at(text: str, stops: Sequence[str]) -> str:
     return text[: min((found for stop in stops if (found := text.find(stop)) >= 0), default=len(text))]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """An answered request, to be told."""

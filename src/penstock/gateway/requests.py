@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.errors import BadRequestError, InputError
 from penstock.types import Json, Message
+from penstock.types.frozen import quickly_made
 from penstock.wire import canonical_json, digest, parse_json
 
 MAX_ALTERNATIVES, MAX_STOPS, MAX_STOP_CHARACTERS = 20, 16, 256
@@ -38,6 +39,7 @@ FILTERS: Mapping[str, tuple[Json, ...]] = {
 _NOT_SERVED: Mapping[str, tuple[Json, ...]] = {"functions": ([],), "function_call": ("none", "auto"), "best_of": (1,), "modalities": (["text"],), "audio": ()}
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One request for a reply."""

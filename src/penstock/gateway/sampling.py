@@ -9,8 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from penstock.types import Float32Array, Int32Array, Json, SamplerFacts, Usage, VersionRun
+from penstock.types.frozen import quickly_made
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What an engine is asked for."""
@@ -31,6 +33,10 @@ class Order:
     """The ids as a JSON list, if somebody has it."""
 
 
+_NO_USAGE, _NO_FACTS = Usage(), SamplerFacts()
+"""Until an engine tells more. One of each for all: nobody can change them."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sampled:
     """One reply, as far as it has come."""
@@ -42,8 +48,8 @@ class Sampled:
     versions: list[VersionRun] = field(default_factory=list)
     finish: str = ""
     stop_text: str | None = None
-    usage: Usage = field(default_factory=Usage)
-    sampler: SamplerFacts = field(default_factory=SamplerFacts)
+    usage: Usage = _NO_USAGE
+    sampler: SamplerFacts = _NO_FACTS
 
     def arrays(self) -> tuple[Int32Array, Float32Array]:
         """Ids and logprobs."""

@@ -49,13 +49,17 @@ def serve_gateway(config: GatewayConfig) -> None:
                 if config.open_run:
                     await _open_run(client, config)
                 counts: Counter[str] = Counter()
+
+                def count(name: str, number: int) -> None:
+                    counts[name] += number
+
                 around = Surroundings(
                     template=template,
                     engine=engine,
                     journal=BufferJournal(client, config.name),
                     limits=config.limits,
                     max_tokens=config.max_tokens,
-                    count=lambda name, count: counts.update({name: count}),
+                    count=count,
                 )
                 slots = Slots(client, estimate_tokens=config.max_tokens)
                 sessions = Sessions(around, BufferSink(client).write, find_slot=slots.slot, manner=config.manner, policy=config.policy)
@@ -108,6 +112,8 @@ class Published:
 
     async def version(self) -> int:
         """The version that engines serve, as far as the run knows. Raises `StoreError` if nobody ever said."""
+        if self._known is not None and self._clock.monotonic() < self._until:
+            return self._known
         async with self._lock:
             if self._known is None or self._clock.monotonic() >= self._until:
                 self._until = self._clock.monotonic() + VERSION_SECONDS

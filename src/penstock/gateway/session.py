@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -248,7 +247,7 @@ class Session:
             prompt = self.conversation.prompt(ask.messages, ask.tools)
         except InvalidError as error:
             raise BadRequestError(str(error), "messages") from None
-        order = self._order(ask, prompt)
+        order = self._order(ask, prompt, id)
         replies, is_gone = await self._unless_gone(order, gone, on_tokens)
         if not any(reply.ids for reply in replies):
             self._around.count("clients_gone", 1)
@@ -312,7 +311,7 @@ class Session:
         # A reply that is complete waits for its client, who may come back.
         return replies, gone.is_set() and any(reply.finish == "abort" for reply in replies)
 
-    def _order(self, ask: Ask, prompt: Prompt) -> Order:
+    def _order(self, ask: Ask, prompt: Prompt, id: str) -> Order:
         manner = self.opened.manner
         # The same request after a restart samples the same; the same request again, or at once, does not.
         attempt = f"{self._num_answers[ask.digest]} {self._under_way[ask.digest]}"
@@ -328,7 +327,7 @@ class Session:
             num_alternatives=ask.num_alternatives,
             filters=ask.filters,
             affinity=self.opened.session,
-            request_id=f"gateway-{secrets.token_hex(12)}",
+            request_id=f"gateway-{id}",
             spelled=self._speller.spell(prompt.ids),
         )
 

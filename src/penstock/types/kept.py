@@ -58,6 +58,7 @@ class Moved:
     """Of the rollout in the file, from 0; an annotation is in the row of its rollout."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """One event of an episode that is still going on: appended once, read in order, so that the episode can continue elsewhere."""
