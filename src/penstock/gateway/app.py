@@ -272,8 +272,8 @@ def _is_whole(body: bytes) -> bool:
 
 def _ask_headers(request: DirectRequest) -> dict[str, str]:
     """The headers that say something about a request."""
-    named = {name: request.head.header(name) for name in _ASK_HEADERS}
-    return {name.decode(): value.decode("latin1") for name, value in named.items() if value is not None}
+    # Of several with one name the last counts, as with `Head.header`.
+    return {name.decode(): value.decode("latin1") for name, value in request.head.headers if name in _ASK_HEADERS}
 
 
 def _openai(handler: Handler) -> Handler:

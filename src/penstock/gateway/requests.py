@@ -112,6 +112,8 @@ def ask_of(body: bytes, plain: Json, headers: Mapping[str, str], *, before: tupl
 
 def one_spelling(message: Message) -> Message:
     """The message with its calls in one spelling: id, type, name, and arguments as canonical JSON. Equal messages mean the same."""
+    if not message.tool_calls:
+        return message
     return Message(
         role=message.role,
         content=message.content,
