@@ -80,7 +80,8 @@ async def _session(http: aiohttp.ClientSession, url: str) -> None:
         answer = await _post(http, f"{opened['base_url']}/chat/completions", {"model": "policy", "messages": messages, "max_tokens": 64})
         message = answer["choices"][0]["message"]
         messages.append({"role": "assistant", "content": message["content"]})
-    await _post(http, f"{url}/sessions/{opened['id']}/end", {"reward": 1.0})
+    ended = await _post(http, f"{url}/sessions/{opened['id']}/end", {"reward": 1.0})
+    assert ended["stored"]["fate"] == "accepted", ended["stored"]
 
 
 async def _post(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def answer() -> bytes:
         "finish_reason": "stop",
         "token_ids": [*b"go to the door.", 257],
         "logprobs": {"token_logprobs": [-0.125 * (1 + place % 7) for place in range(TOKENS)]},
-        "versions": [{"policy": "policy", "version": 3, "count": TOKENS, "mixed_kv": False, "evidence": "digest"}],
+        "versions": [{"policy": "policy", "version": 0, "count": TOKENS, "mixed_kv": False, "evidence": "digest"}],
     }
     usage = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 90}, "completion_tokens": TOKENS, "seconds": 0.01}
     facts = {"temperature": 1.0, "engine": "stub", "dtype": "float32", "template_digest": "0" * 32, "tokenizer_digest": "1" * 32}
