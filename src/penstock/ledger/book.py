@@ -290,7 +290,7 @@ class Ledger:
     def _apply_member(self, member: MemberRecord) -> None:
         group = self.groups[member.group_id]
         counts = self.counts_of(group.environment, group.purpose)
-        slots = self.members.setdefault(member.group_id, [])
+        slots = self.members.get(member.group_id, ())
         if member.member < len(slots):
             old = slots[member.member]
             counts.members[old.state, _failure(old)] -= 1
@@ -317,8 +317,9 @@ class Ledger:
             return
         if member.state is MemberState.PENDING and member.session is not None:
             self.claims.setdefault(member.session, {})[member.group_id, member.member] = None
-        if not any(map(is_free, slots)):
-            free.pop(member.group_id, None)
+        # Slots are handed out from the first on, so a free one is most likely the last.
+        if member.group_id in free and not any(map(is_free, reversed(slots))):
+            del free[member.group_id]
 
     def _index_rollout(self, rollout: RolloutRecord) -> None:
         if rollout.form == "item":

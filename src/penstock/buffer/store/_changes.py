@@ -78,7 +78,12 @@ def rows_of(records: Sequence[Record]) -> Rows:
     entries: list[JournalEntry] = []
     num_bytes = 0
     for record in records:
-        if isinstance(record, ArrivedItem):
+        table = TABLES.get(type(record))
+        if table is not None:
+            row = table.row(record)
+            replacing.append((table.write, row))
+            num_bytes += len(row[-1])
+        elif isinstance(record, ArrivedItem):
             items.append((record, item_row(record)))
             num_bytes += len(record.body)
         elif isinstance(record, Payload):
@@ -92,16 +97,13 @@ def rows_of(records: Sequence[Record]) -> Rows:
             rows = spent_rows(record)
             replacing += [(SPEND, row) for row in rows]
             num_bytes += len(rows) * _SPENT_BYTES
-        else:
-            statement, row = (_MOVE, moved_row(record)) if isinstance(record, Moved) else _replacing(record)
-            replacing.append((statement, row))
+        elif isinstance(record, Moved):
+            row = moved_row(record)
+            replacing.append((_MOVE, row))
             num_bytes += len(row[-1])
+        else:
+            raise TypeError(f"{type(record).__name__} is not kept")
     return Rows(records, replacing, items, payloads, entries, num_bytes)
-
-
-def _replacing(record: Record) -> tuple[str, Row]:
-    table = TABLES[type(record)]
-    return table.write, table.row(record)
 
 
 class ChangeSet:

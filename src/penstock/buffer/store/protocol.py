@@ -54,6 +54,7 @@ class Store(Protocol):
     def join(self, records: Sequence[Record]) -> Future[None]:
         """As `submit`, in one change set with whatever else has joined since the last `send`: they become durable together or not at all.
 
+        Once so much has joined that it is worth a commit, the store sends it of its own accord; the records of one call stay together.
         What can be refused at once is raised here, and then nothing of `records` has joined.
         """
 

@@ -67,6 +67,8 @@ from penstock.types import (
 
 R = TypeVar("R")
 _FLUSH_SECONDS = 60.0
+_ENOUGH_TO_SEND = 512
+"""Payloads that are worth a commit of their own: the writer begins with them while what comes after them is decided."""
 _WITH_UID = (ArrivedItem, RolloutRecord)
 
 
@@ -150,6 +152,8 @@ class SqliteStore:
                 raise refusal
             change.add(rows)
             self._show(change, records)
+            if len(change.payloads) >= _ENOUGH_TO_SEND:
+                self._send()
         return change.future
 
     def send(self) -> None:
