@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import ledger as law
 from penstock.buffer.core import Buffer, Pending
-from penstock.ledger import Decision, Ledger, arrivals
+from penstock.ledger import Decision, Ledger, arrivals, arriving
 from penstock.types import GroupRecord, GroupState, LeaseState, SpentGroups
 from tests.simulation.planting import Patches, laws_of, plant_outside, resolved
 
@@ -95,7 +95,7 @@ def timeout_closes_a_group_twice() -> Patches:
 @plant_outside
 def item_twice_in_its_group() -> Patches:
     """An item that is written again is taken for another one."""
-    arrive = arrivals.arrive
+    arrive = arriving.arrive
     copies = count()
 
     def forgetful(ledger: Ledger, past: Any, rules: Any, item: Any, now: float) -> Any:
@@ -103,4 +103,4 @@ def item_twice_in_its_group() -> Patches:
             item = replace(item, uid=f"{item.uid}~{next(copies)}")
         return arrive(ledger, past, rules, item, now)
 
-    return [(arrivals, "arrive", forgetful)]
+    return [(arriving, "arrive", forgetful)]

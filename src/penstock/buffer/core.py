@@ -17,9 +17,8 @@ from penstock import ledger as law
 from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
 from penstock.errors import ConflictError, CorruptError, InputError, LimitError, StoreError, UnknownError
-from penstock.ledger import Decision, Ledger, arrivals
+from penstock.ledger import Decision, Ledger, arrivals, arriving
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
-from penstock.ledger.arriving import arrive_all
 from penstock.ledger.groups import content_digest
 from penstock.types import (
     AnnotationRecord,
@@ -288,9 +287,9 @@ class Buffer:
         return run in self._ledgers
 
     def arrive(self, run: str, rules: ArrivalRules, item: Item) -> Pending[Arrived]:
-        """See `ledger.arrivals.arrive`."""
+        """See `ledger.arriving.arrive`."""
         ledger = self.ledger(run)
-        return self._decided(ledger, arrivals.arrive(ledger, self.store, rules, item, self._now()))
+        return self._decided(ledger, arriving.arrive(ledger, self.store, rules, item, self._now()))
 
     def arrive_all(self, run: str, rules: ArrivalRules, items: Sequence[Item]) -> Pending[list[Arrived | InputError]]:
         """As `arrive` for each of `items`, one after the other; what would be raised for one of them stands in its place."""
@@ -303,7 +302,7 @@ class Buffer:
                 answers.append(self._arrived(run, rules, rest[0]))
                 continue
             try:
-                decided = self._decided(ledger, arrive_all(ledger, self.store, rules, rest, self._now()))
+                decided = self._decided(ledger, arriving.arrive_all(ledger, self.store, rules, rest, self._now()))
                 answers += decided.reply
             except InputError:
                 # The store takes nothing of them: the next look finds out what it takes of each.

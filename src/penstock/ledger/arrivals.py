@@ -21,7 +21,7 @@ from penstock.errors import ConflictError, InvalidError
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.leases import find_lease, new_lease
 from penstock.ledger.states import move_group
-from penstock.ledger.trays import Tray, content_line
+from penstock.ledger.trays import Tray
 from penstock.types import (
     Arrival,
     ArrivedItem,
@@ -101,7 +101,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Answer to `arrive`."""
+    """Answer to an item (`arriving.arrive`)."""
 
     item: ArrivedItem | None
     """As it is stored now; None for one that was stored before: nothing has changed."""
@@ -131,28 +131,8 @@ class Reading:
     """What it needs to make the same reply again."""
 
 
-def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, now: float) -> Decision[Arrived]:
-    """Store an item in the group that its instance forms now. The same uid with the same bytes changes nothing, with others it is refused."""
-    known = ledger.find_rollout(past, item.uid)
-    if known is not None:
-        if known.digest != item.digest:
-            raise conflict(item, known.digest)
-        return Decision(Arrived(None))
-    group_id = ledger.trays.taking.get((item.environment, item.problem_id))
-    if group_id is not None:
-        return _join(ledger, past, rules, ledger.groups[group_id], item, now)
-    group, num_passes = newest_pass(ledger, past, item)
-    if group is not None:
-        num_members = len(past.rollouts(ledger.run.run, group.id))
-        if num_members < group.size:
-            stored = settled_item(ledger, group.id, num_members, item, now, "late")
-            return Decision(Arrived(stored, late=True), (stored,))
-    fresh = new_group(ledger, rules, item, num_passes, ledger.last_order + 1, now)
-    return _open(ledger, rules, fresh, item, now)
-
-
 def check_together(ledger: Ledger, past: Past, items: Sequence[Item]) -> None:
-    """Raise the `ConflictError` that `arrive` would raise for one of these, before any of them is stored."""
+    """Raise the `ConflictError` that `arriving.arrive` would raise for one of these, before any of them is stored."""
     given: dict[str, str] = {}
     for item in items:
         known = ledger.find_rollout(past, item.uid)
@@ -216,37 +196,6 @@ def _arrival(group: GroupRecord, tray: Tray) -> Arrival:
     return Arrival(instance=instance, rewards=tuple(tray.rewards), refused=tuple(tray.refused), num_bytes=tray.num_bytes)
 
 
-def _join(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
-    if group.state is GroupState.READY:
-        return _join_ready(ledger, past, group, item, now)
-    tray = ledger.trays.of(group)
-    stored = settled_item(ledger, group.id, len(tray.rewards), item, now, item.failure)
-    if len(tray.rewards) + 1 < enough(rules, group):
-        return Decision(Arrived(stored), (stored,))
-    lines = [*tray.lines, content_line(stored)] if stored.failure is None else tray.lines
-    ready = made_ready(group, _with(_arrival(group, tray), stored), lines, now, ledger.last_ready_order + 1)
-    return Decision(Arrived(stored, finished=ready), (stored, ready))
-
-
-def _join_ready(ledger: Ledger, past: ArrivalPast, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
-    """One more for a group that has enough and that nobody has read yet."""
-    assert group.arrival is not None
-    stored = settled_item(ledger, group.id, len(group.arrival.rewards), item, now, item.failure)
-    lines = [content_line(known) for known in past.rollouts(group.run, group.id) if known.failure is None]
-    lines += [content_line(stored)] if stored.failure is None else []
-    larger = replace(group, arrival=_with(group.arrival, stored), usable=len(lines), digest=digest("\n".join(lines).encode()))
-    return Decision(Arrived(stored), (stored, larger))
-
-
-def _open(ledger: Ledger, rules: ArrivalRules, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
-    stored = settled_item(ledger, group.id, 0, item, now, item.failure)
-    if enough(rules, group) > 1:
-        return Decision(Arrived(stored), (group, stored))
-    lines = [content_line(stored)] if stored.failure is None else []
-    ready = made_ready(group, _with(Arrival(instance=item.instance), stored), lines, now, ledger.last_ready_order + 1)
-    return Decision(Arrived(stored, finished=ready), (ready, stored))
-
-
 def enough(rules: ArrivalRules, group: GroupRecord) -> int:
     """Items that finish the group."""
     return max(1, int(group.size * rules.min_valid_group_size_ratio))
@@ -264,15 +213,6 @@ def made_ready(group: GroupRecord, arrival: Arrival, lines: Sequence[str], now: 
         ready_at=now,
         ready_order=ready_order,
         arrival=arrival,
-    )
-
-
-def _with(arrival: Arrival, item: ArrivedItem) -> Arrival:
-    return Arrival(
-        instance=arrival.instance,
-        rewards=(*arrival.rewards, item.reward),
-        refused=arrival.refused if item.kept else (*arrival.refused, item.member),
-        num_bytes=arrival.num_bytes + item.num_bytes,
     )
 
 

@@ -1,15 +1,16 @@
-"""Items that arrive together, decided together: what a turn of the event loop has brought, thousands a second."""
+"""Items that arrive: one, or all that a turn of the event loop has brought, thousands a second, decided together."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConflictError
 from penstock.ledger.arrivals import ArrivalPast, ArrivalRules, Arrived, Item, conflict, enough, made_ready, new_group, newest_pass, settled_item
 from penstock.ledger.book import Decision, Ledger
 from penstock.ledger.trays import Tray, content_line
 from penstock.types import Arrival, ArrivedItem, GroupRecord, GroupState, Record
+from penstock.wire import digest
 
 _AGAIN = Arrived(None)
 
@@ -42,11 +43,27 @@ class _Growing:
         return self.ready
 
 
-def arrive_all(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, items: Sequence[Item], now: float) -> Decision[tuple[Arrived | ConflictError, ...]]:
-    """Decide about the first of `items`, as many as can be decided together, each as `arrive` would after those before it.
+def arrive(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, now: float) -> Decision[Arrived]:
+    """Store an item in the group that its instance forms now. The same uid with the same bytes changes nothing, with others it is refused."""
+    together = arrive_all(ledger, past, rules, (item,), now)
+    for answer in together.reply:
+        if isinstance(answer, ConflictError):
+            raise answer
+        return Decision(answer, together.records)
+    group_id = ledger.trays.taking.get((item.environment, item.problem_id))
+    if group_id is not None:
+        return _join_ready(ledger, past, ledger.groups[group_id], item, now)
+    last, _ = newest_pass(ledger, past, item)
+    assert last is not None, "it is late for a pass that there is"
+    stored = settled_item(ledger, last.id, len(past.rollouts(ledger.run.run, last.id)), item, now, "late")
+    return Decision(Arrived(stored, late=True), (stored,))
 
-    It ends before an item that is late, or whose instance has a group that is ready or was opened for another task: if that is the first, the answer
-    is empty and it needs `arrive`.
+
+def arrive_all(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, items: Sequence[Item], now: float) -> Decision[tuple[Arrived | ConflictError, ...]]:
+    """Decide about the first of `items`, as many as can be decided together, each as it would be alone after those before it.
+
+    It ends before an item that is late, or whose instance has a group that is ready or was opened here for another task: if that is the first, the
+    answer is empty and it needs `arrive`.
     """
     growing_by: dict[tuple[str, str], _Growing] = {}
     stored_here: dict[str, str] = {}
@@ -55,9 +72,9 @@ def arrive_all(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, items: Se
     opened: set[str] = set()
     num_ready = 0
     for item in items:
-        digest = stored_here.get(item.uid) or _stored_digest(ledger, past, item.uid)
-        if digest is not None:
-            answers.append(_AGAIN if digest == item.digest else conflict(item, digest))
+        known = stored_here.get(item.uid) or _stored_digest(ledger, past, item.uid)
+        if known is not None:
+            answers.append(_AGAIN if known == item.digest else conflict(item, known))
             continue
         key = (item.environment, item.problem_id)
         growing = growing_by.get(key)
@@ -109,3 +126,22 @@ def _joined(ledger: Ledger, past: ArrivalPast, rules: ArrivalRules, item: Item, 
         return None
     fresh = new_group(ledger, rules, item, num_passes, ledger.last_order + 1 + num_new, now)
     return _Growing(fresh, None, 0, enough(rules, fresh))
+
+
+def _join_ready(ledger: Ledger, past: ArrivalPast, group: GroupRecord, item: Item, now: float) -> Decision[Arrived]:
+    """One more for a group that has enough and that nobody has read yet."""
+    assert group.arrival is not None
+    stored = settled_item(ledger, group.id, len(group.arrival.rewards), item, now, item.failure)
+    lines = [content_line(known) for known in past.rollouts(group.run, group.id) if known.failure is None]
+    lines += [content_line(stored)] if stored.failure is None else []
+    larger = replace(group, arrival=_with(group.arrival, stored), usable=len(lines), digest=digest("\n".join(lines).encode()))
+    return Decision(Arrived(stored), (stored, larger))
+
+
+def _with(arrival: Arrival, item: ArrivedItem) -> Arrival:
+    return Arrival(
+        instance=arrival.instance,
+        rewards=(*arrival.rewards, item.reward),
+        refused=arrival.refused if item.kept else (*arrival.refused, item.member),
+        num_bytes=arrival.num_bytes + item.num_bytes,
+    )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import ConflictError
-from penstock.ledger import arrivals
+from penstock.ledger import arrivals, arriving
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
-from penstock.ledger.arriving import arrive_all
 from penstock.testing.memory import Memory
 from penstock.types import GroupRecord, Laws, LeaseRecord
 from penstock.wire import digest
@@ -23,20 +22,20 @@ class Tray(Memory):
     def write(self, uid: str, instance: str = "a", reward: float | None = 1.0, *, content: str = "", environment: str = "env", kept: bool = True) -> Arrived:
         """Write an item."""
         item = item_of(uid, instance, reward, content=content, environment=environment, kept=kept)
-        return self.do(arrivals.arrive(self.ledger, self, self.rules, item, self.now))
+        return self.do(arriving.arrive(self.ledger, self, self.rules, item, self.now))
 
     def write_together(self, items: Sequence[Item]) -> list[Arrived | ConflictError]:
         """Write items as they are written that come in one turn."""
         answers: list[Arrived | ConflictError] = []
         while len(answers) < len(items):
-            decision = arrive_all(self.ledger, self, self.rules, items[len(answers) :], self.now)
+            decision = arriving.arrive_all(self.ledger, self, self.rules, items[len(answers) :], self.now)
             answers += self.do(decision) or [self.write_item(items[len(answers)])]
         return answers
 
     def write_item(self, item: Item) -> Arrived | ConflictError:
         """Write an item that may be refused."""
         try:
-            return self.do(arrivals.arrive(self.ledger, self, self.rules, item, self.now))
+            return self.do(arriving.arrive(self.ledger, self, self.rules, item, self.now))
         except ConflictError as error:
             return error
 
