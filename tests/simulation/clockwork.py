@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,7 +112,7 @@ class Network:
         return (rng.uniform(0.05, 2.0),) if luck < weather.slow else (quick,)
 
 
-class Actor:
+class Actor(ABC):
     """A process: it has lives, runs scripts, takes requests, and forgets everything when it is killed."""
 
     def __init__(self, name: str, clock: Clock, network: Network) -> None:
@@ -120,13 +121,13 @@ class Actor:
         self.up = False
         self.frozen_until = 0.0
 
+    @abstractmethod
     def boot(self) -> None:
         """What the process does when it starts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def receive(self, call: Call, answer: Answer) -> None:
         """What it does with a request."""
-        raise NotImplementedError
 
     def start(self) -> None:
         self.life += 1

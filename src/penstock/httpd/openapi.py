@@ -126,6 +126,7 @@ def _schema_of_array(kind: Any) -> dict[str, Any]:
     """Arrays stand as lists in JSON; those without a fixed type name it."""
     if "ndarray" in repr(kind) or kind is np.ndarray:
         return {"description": "Numbers: a list, or an object with `dtype`, `shape` and `data`."}
+    # How msgspec is told that a type is not known; it says where it stands.
     raise NotImplementedError(f"{kind} has no schema")
 
 

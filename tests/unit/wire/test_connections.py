@@ -43,7 +43,7 @@ class Server:
 @asynccontextmanager
 async def serving(handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> AsyncIterator[Wire]:
     server = await asyncio.start_server(handler, "127.0.0.1", 0)  # type: ignore[arg-type]
-    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/root/", token="t0ken")
+    wire = Wire(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base/", token="t0ken")
     try:
         yield wire
     finally:
@@ -62,7 +62,7 @@ async def test_one_connection_serves_one_request_after_another() -> None:
     assert server.num_connections == 1
     head, _, body = server.requests[0].partition(b"\r\n\r\n")
     assert body == b"body"
-    assert head.startswith(b"POST /root/a?index=1 HTTP/1.1\r\n")
+    assert head.startswith(b"POST /base/a?index=1 HTTP/1.1\r\n")
     assert {b"Authorization: Bearer t0ken", b"Content-Length: 4", b"Content-Type: text/plain"} <= set(head.split(b"\r\n"))
 
 
