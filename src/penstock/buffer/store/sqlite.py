@@ -14,13 +14,13 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from penstock.buffer.archive.reading import ArchiveReader
+from penstock.buffer.store._bodies import Bodies
 from penstock.buffer.store._changes import ChangeSet, rows_of
 from penstock.buffer.store._connections import ReaderPool, open_for_writing
+from penstock.buffer.store._damage import Damage
 from penstock.buffer.store._failures import store_error
 from penstock.buffer.store._lock import WriterLock
 from penstock.buffer.store._overlay import Overlay
@@ -32,7 +32,6 @@ from penstock.buffer.store._rows import (
     JOURNAL_COLUMNS,
     LEASES,
     MEMBERS,
-    PAYLOAD_COLUMNS,
     PLANS,
     ROLLOUTS,
     RUNS,
@@ -40,14 +39,13 @@ from penstock.buffer.store._rows import (
     Table,
     journal_of,
     key_text,
-    payload_of,
 )
 from penstock.buffer.store._scans import Scans
 from penstock.buffer.store._seen import Seen
 from penstock.buffer.store._writer import Bounds, Writer
 from penstock.buffer.store.places import Place, Shelf, by_subject, by_try, places
 from penstock.buffer.store.protocol import StoredBody
-from penstock.errors import CorruptError, PenstockError, RetiredError, StoreError, UnknownError
+from penstock.errors import CorruptError, PenstockError, StoreError
 from penstock.types import (
     AnnotationRecord,
     ArchiveFile,
@@ -93,10 +91,10 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._overlay = Overlay()
         self._joined: ChangeSet | None = None
-        self._damaged: dict[tuple[str, str, str], str] = {}
+        self._damage = Damage()
         self._readers = ReaderPool(self._path)
-        self._scans = Scans(self._readers, self._note_damage)
-        self._archive = ArchiveReader(self._path.parent)
+        self._scans = Scans(self._readers, self._damage.note)
+        self._bodies = Bodies(self._path.parent, self._readers, self._damage, self.archive_files)
         self._writer: Writer | None = None
         self._writer_lock: WriterLock | None = None
         self._rollouts_seen: Seen | None = None
@@ -113,7 +111,7 @@ class SqliteStore:
                 self._seen("SELECT run, uid FROM rollouts", "SELECT run, uid FROM items"),
                 self._seen("SELECT run, id FROM groups"),
             )
-        self._remember_damage()
+        self._damage.remember(self._readers)
 
     @property
     def path(self) -> Path:
@@ -248,51 +246,14 @@ class SqliteStore:
             pending = self._overlay.get((("payload", run), uid)) or self._overlay.item(run, uid)
         if pending is not None:
             return pending.payload if isinstance(pending, ArrivedItem) else cast(Payload, pending)
-        with self._readers.connection() as connection:
-            item = self._reads(connection).items.whole(run, uid)
-            if item is not None and item[1] is not None:
-                return replace(item[0], body=item[1]).payload
-            row = connection.execute(f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE run = ? AND uid = ?", (run, uid)).fetchone()
-        if row is None:
-            raise UnknownError(f"run {run!r} has no payload {uid!r}")
-        try:
-            found = payload_of(row)
-            return self._archived(found) if isinstance(found, Moved) else found
-        except CorruptError as error:
-            self._note_damage("payload", run, uid, error, row[-1])
-            raise
+        return self._bodies.payload(run, uid)
 
     def moved(self, run: str, uid: str) -> Moved | None:
         """Where in the archive the bytes of a rollout or annotation are; None if they are here, or nowhere."""
-        with self._readers.connection() as connection:
-            row = connection.execute(f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE run = ? AND uid = ? AND encoding = 'archived'", (run, uid)).fetchone()
-        found = None if row is None else payload_of(row)
-        return found if isinstance(found, Moved) else None
+        return self._bodies.moved(run, uid)
 
     def bodies(self, run: str, group_ids: Sequence[str]) -> dict[str, list[StoredBody]]:
-        columns = ", ".join(f"payloads.{column}" for column in PAYLOAD_COLUMNS.split(", "))
-        query = f"""SELECT rollouts.group_id, rollouts.rowid, {columns}
-            FROM rollouts JOIN payloads ON payloads.run = rollouts.run AND payloads.uid = rollouts.uid
-            WHERE rollouts.run = ? AND rollouts.group_id IN ({", ".join("?" * len(group_ids))})"""
-        found: dict[str, list[StoredBody]] = {group_id: [] for group_id in group_ids}
-        with self._readers.connection() as connection:
-            rows = connection.execute(query, (run, *group_ids)).fetchall()
-            for item, body in self._reads(connection).items.of_groups(run, group_ids):
-                body = self._moved_body(item.run, item.uid) if body is None else body
-                if body is not None:
-                    found[item.group_id].append(StoredBody(item.uid, item.digest, body))
-        # Sorted here: the database would carry the bodies through its sorter.
-        for group_id, _, *row in sorted(rows, key=lambda row: row[1]):
-            try:
-                payload = payload_of(tuple(row))
-                payload = self._archived(payload) if isinstance(payload, Moved) else payload
-            except RetiredError:
-                continue
-            except CorruptError as error:
-                self._note_damage("payload", run, str(row[1]), error, row[-1])
-                continue
-            found[group_id].append(StoredBody(payload.uid, payload.digest, payload.body))
-        return found
+        return self._bodies.of_groups(run, group_ids)
 
     def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
         entries: dict[Any, Any] = {}
@@ -303,7 +264,7 @@ class SqliteStore:
             try:
                 entries[row[2]] = journal_of(row)
             except CorruptError as error:
-                self._note_damage("journal", run, key_text(episode, row[2]), error, row[-1])
+                self._damage.note("journal", run, key_text(episode, row[2]), error, row[-1])
                 # An episode cannot be continued from a history with a hole.
                 raise
         return tuple(sorted((entries | pending).values(), key=lambda entry: entry.index))
@@ -330,25 +291,9 @@ class SqliteStore:
         return tuple(sorted(({file.number: file for file in stored} | pending).values(), key=lambda file: file.number))
 
     def corrupt(self) -> tuple[str, ...]:
-        with self._lock:
-            return tuple(self._damaged.values())
+        return self._damage.sentences
 
     # Inside
-
-    def _archived(self, moved: Moved) -> Payload:
-        try:
-            return self._archive.payload(moved)
-        except UnknownError:
-            file = next((file for file in self.archive_files(moved.run) if file.name == moved.file), None)
-            if file is not None and file.retired_at is not None:
-                raise RetiredError(f"the bytes of {moved.uid!r} were retired with the archive file {moved.file}") from None
-            raise CorruptError(f"the bytes of {moved.uid!r} are in the archive file {moved.file}, which is not there") from None
-
-    def _moved_body(self, run: str, uid: str) -> bytes | None:
-        try:
-            return self.payload(run, uid).body
-        except (RetiredError, CorruptError, UnknownError):
-            return None
 
     def _take_lock(self) -> WriterLock:
         try:
@@ -362,7 +307,9 @@ class SqliteStore:
             connection = open_for_writing(self._path, self._max_bytes)
         except (sqlite3.Error, OSError) as error:
             raise store_error(error, self._path) from error
-        return Writer(connection, self._path, self._bounds, self._settled)
+        writer = Writer(connection, self._path, self._bounds, self._settled)
+        self._damage.set_aside = writer.set_aside
+        return writer
 
     def _seen(self, *queries: str) -> Seen:
         seen = Seen()
@@ -428,32 +375,10 @@ class SqliteStore:
         return list({item.uid: item for item in (*stored, *pending)}.values())
 
     def _reads(self, connection: sqlite3.Connection) -> Reads:
-        return Reads(connection, self._note_damage)
-
-    def _remember_damage(self) -> None:
-        with self._readers.connection() as connection:
-            for kind, run, key, sentence in connection.execute("SELECT kind, run, key, sentence FROM quarantine ORDER BY rowid"):
-                self._damaged[kind, run, key] = sentence
-
-    def _note_damage(self, kind: str, run: str, key: str, error: CorruptError, body: object) -> None:
-        """Report a damaged record once, and keep its bytes where nobody takes them for a record."""
-        place = (_printable(kind), _printable(run), _printable(key))
-        where = "it was only reported, since the store is open read-only" if self._writer is None else "its bytes are in the table `quarantine`"
-        sentence = _printable(f"{error}; {where}")
-        with self._lock:
-            if place in self._damaged:
-                return
-            self._damaged[place] = sentence
-        if self._writer is not None:
-            self._writer.set_aside((*place, sentence, body))
+        return Reads(connection, self._damage.note)
 
 
 def _failed(error: PenstockError) -> Future[None]:
     future: Future[None] = Future()
     future.set_exception(error)
     return future
-
-
-def _printable(text: str) -> str:
-    """Damaged text as it can be stored and shown."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
