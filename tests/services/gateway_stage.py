@@ -53,6 +53,13 @@ class Stage:
         self.port = 0
         self.gateway: subprocess.Popen[bytes]
 
+    @contextlib.contextmanager
+    def without_gateway(self) -> Iterator[Stage]:
+        """This stage for a test that starts a gateway of its own, which ends with it."""
+        self.port = 0
+        yield self
+        self.kill_gateway()
+
     def close(self) -> None:
         for process in (self.gateway, self.buffer):
             process.kill()
@@ -110,3 +117,12 @@ class Stage:
         """As the buffer has it."""
         with urllib.request.urlopen(f"{self.buffer_url}/v1/runs/run/rollouts/{uid}") as answer:
             return decode_msgpack(answer.read(), Rollout)
+
+
+@contextlib.contextmanager
+def buffer_alone(directory: Path, engine_url: str) -> Iterator[Stage]:
+    """A stage without a gateway: a buffer that several tests share."""
+    made = Stage(directory, engine_url)
+    yield made
+    made.buffer.kill()
+    made.buffer.wait()

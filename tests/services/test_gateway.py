@@ -47,9 +47,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, engine: StubEngine) -> Itera
 @pytest.fixture(autouse=True)
 def fresh(engine: StubEngine) -> Iterator[None]:
     engine.say = counting
-    engine.choices.clear()
-    engine.requests.clear()
-    engine.faults.clear()
+    engine.forget()
     yield
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.services.gateway_stage import SECONDS, Stage
+from tests.services.gateway_stage import SECONDS, Stage, buffer_alone
 from tests.services.test_gateway import ask, counting, reply_ids, stored, trained, user
 from tests.unit.gateway.stub_engine import StubEngine
 
@@ -28,19 +28,15 @@ def engine() -> Iterator[StubEngine]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, engine: StubEngine) -> Iterator[Stage]:
     """A buffer that all share; each test starts its own gateway."""
-    made = Stage(tmp_path_factory.mktemp("lives"), engine.url)
-    yield made
-    made.buffer.kill()
-    made.buffer.wait()
+    with buffer_alone(tmp_path_factory.mktemp("lives"), engine.url) as made:
+        yield made
 
 
 @pytest.fixture
 def stage(home: Stage, engine: StubEngine) -> Iterator[Stage]:
-    engine.requests.clear()
-    engine.choices.clear()
-    home.port = 0
-    yield home
-    home.kill_gateway()
+    engine.forget()
+    with home.without_gateway() as alone:
+        yield alone
 
 
 def waited(stage: Stage, session: dict[str, Any], state: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import openai
 import pytest
 from tests.services import test_gateway
-from tests.services.gateway_stage import Stage
+from tests.services.gateway_stage import Stage, buffer_alone
 from tests.services.test_gateway import ask, counting, reply_ids, stored, train_session, trained, user
 from tests.unit.gateway.stub_engine import StubEngine
 
@@ -140,19 +140,15 @@ def engine() -> Iterator[StubEngine]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, engine: StubEngine) -> Iterator[Stage]:
     """A buffer that all share; each trial starts its own gateway."""
-    made = Stage(tmp_path_factory.mktemp("sabotage"), engine.url)
-    yield made
-    made.buffer.kill()
-    made.buffer.wait()
+    with buffer_alone(tmp_path_factory.mktemp("sabotage"), engine.url) as made:
+        yield made
 
 
 @pytest.fixture
 def stage(home: Stage, engine: StubEngine) -> Iterator[Stage]:
-    engine.requests.clear()
-    engine.choices.clear()
-    home.port = 0
-    yield home
-    home.kill_gateway()
+    engine.forget()
+    with home.without_gateway() as alone:
+        yield alone
 
 
 def test_sound_gateways_pass_the_trials_that_are_made_here(stage: Stage, engine: StubEngine) -> None:

@@ -72,6 +72,12 @@ class StubEngine:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
+    def forget(self) -> None:
+        """What was asked, said and still to go wrong."""
+        self.requests.clear()
+        self.choices.clear()
+        self.faults.clear()
+
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
