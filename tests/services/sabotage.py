@@ -127,8 +127,7 @@ place = pathlib.Path(os.environ["PENSTOCK_TEST_DISK"])
 
 def fail(number, frame):
     logs = [int(fd.name) for fd in pathlib.Path("/proc/self/fd").iterdir() if os.path.realpath(fd).endswith("store.sqlite-wal")]
-    device, mode = place.read_text().split()
-    target = os.open(device, os.O_RDWR if mode == "rw" else os.O_RDONLY)
+    target = os.open(place.read_text(), os.O_RDWR)
     os.dup2(target, min(logs), inheritable=False)
     os.close(target)
     place.unlink()
