@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.services.store_contract import RUN, Rig, entry, group, payload, rollout
+from tests.services.store_stage import RUN, Rig, entry, group, item, payload, rollout
 
-from penstock.errors import ConflictError, CorruptError, InvalidError, StoreError
-from penstock.types import ArrivedItem, GroupState, MemberState, Purpose
-from penstock.wire import digest
-
-
-def item(uid: str, group_index: int, number: int = 0, **changes: Any) -> ArrivedItem:
-    body = changes.pop("body", f"the body of {uid}".encode("utf-8", "replace"))
-    fields = {"run": "demo", "uid": uid, "group_id": f"src/0/{group_index}", "member": number, "environment": "digits", "problem_id": "p"}
-    facts = {"reward": 0.5, "failure": None, "kept": True, "stored_at": float(number)}
-    return ArrivedItem(**(fields | facts | {"num_bytes": len(body), "digest": digest(body), "body": body} | changes))
+from penstock.errors import ConflictError, InvalidError, StoreError
+from penstock.types import GroupState, MemberState, Purpose
 
 
 class ItemContract:
@@ -75,45 +66,6 @@ class ItemContract:
         assert store.payload("demo", "u").body == b"the body of u"
         assert [found.uid for found in store.rollouts("demo", "src/0/0")] == ["u", "v"]
         assert store.group("demo", "src/0/0") == group(0)
-        store.close()
-
-    def test_damaged_bytes_of_an_item_are_reported_never_served_and_hide_nothing_else(self, rig: Rig) -> None:
-        store = rig.open()
-        bad = item("bad", 0, body=b"-needle-" * 9)
-        store.submit([RUN, group(0), item("good", 0, 1), bad])
-        rig.settle(store)
-        store.submit([group(1)])
-        store.close()
-        rig.flip(b"-needle-")
-        store = rig.open()
-        for _ in range(2):
-            with pytest.raises(CorruptError, match="bad"):
-                store.payload("demo", "bad")
-        assert len(store.corrupt()) == 1
-        assert store.payload("demo", "good").body == b"the body of good"
-        store.submit([bad])
-        rig.settle(store)
-        assert store.payload("demo", "bad") == bad.payload
-        assert store.rollout("demo", "bad") == bad.rollout
-        store.close()
-
-    def test_damaged_facts_of_an_item_are_reported_and_never_served(self, rig: Rig) -> None:
-        store = rig.open()
-        bad = item("bad", 0, problem_id="needle")
-        store.submit([RUN, group(0), item("good", 0, 1), bad])
-        rig.settle(store)
-        store.submit([group(1)])
-        store.close()
-        rig.flip(b"needle")
-        store = rig.open()
-        with pytest.raises(CorruptError, match="bad"):
-            store.rollout("demo", "bad")
-        assert [found.uid for found in store.rollouts("demo", "src/0/0")] == ["good"]
-        assert [found.uid for found in store.scan_rollouts("demo")] == ["good"]
-        assert len(store.corrupt()) == 1
-        store.submit([bad])
-        rig.settle(store)
-        assert store.rollout("demo", "bad") == bad.rollout
         store.close()
 
     def test_a_crash_leaves_items_whole_and_in_order(self, rig: Rig) -> None:

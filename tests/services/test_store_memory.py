@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 from tests.services.item_contract import ItemContract
-from tests.services.store_contract import ONE_OF_EACH, StoreContract, group, payload
+from tests.services.store_contract import StoreContract
+from tests.services.store_stage import ONE_OF_EACH, group, payload
 
 from penstock.buffer.store import Store
 from penstock.errors import StoreError

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.services.store_contract import RUN, entry, group, member, payload, rollout
+from tests.services.store_stage import RUN, entry, group, member, payload, rollout
 
 from penstock.buffer.store import SqliteStore
 from penstock.buffer.store._schema import SCHEMA

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.services.item_contract import ItemContract, item
-from tests.services.store_contract import ONE_OF_EACH, RUN, StoreContract, entry, group, member, outcome, payload, plan, rollout
+from tests.services.item_contract import ItemContract
+from tests.services.store_contract import StoreContract
+from tests.services.store_stage import ONE_OF_EACH, RUN, entry, group, item, member, outcome, payload, plan, rollout
 
 from penstock.buffer.store import Bounds, SqliteStore, Store
 from penstock.errors import CorruptError, InvalidError, InvariantError, LimitError, StoreError, StoreFullError, UnknownError

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.services.store_contract import ONE_OF_EACH, group, payload
+from tests.services.store_stage import ONE_OF_EACH, group, payload
 
 from penstock.testing._log import LogCodec
 
