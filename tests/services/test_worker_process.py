@@ -414,3 +414,52 @@ async def test_an_environment_that_blocks_ends_its_worker_and_its_slots_are_trie
         slots = await client.claim("next", 4096, environments=["digits"], wait_seconds=1)
         assert time.monotonic() < deadline
         await client.beat("next")
+
+
+LEAKING = """
+import asyncio
+
+from penstock.envs import Observation, SortEnvironment
+from penstock.types import Message
+
+KEPT = []
+
+
+class Leaks(SortEnvironment):
+    def make(self):
+        return LeaksEnv()
+
+
+class LeaksEnv:
+    async def open(self, problem, seed):
+        self.index = len(KEPT)
+        KEPT.append(bytearray(16 << 20))
+        return Observation(messages=(Message(role="user", content=problem.prompt),))
+
+    async def step(self, reply):
+        if self.index % 8 == 1:
+            bytearray(1 << 40)  # far too much at once
+        if self.index % 8 == 2:
+            await asyncio.sleep(600)
+        return Observation(done=True)
+
+    async def score(self, rollout):
+        return {"reward": 0.0}
+"""
+
+
+async def test_a_worker_whose_environment_leaks_leaves_in_good_order_and_what_failed_is_counted(stage: Stage, client: BufferClient) -> None:
+    (stage.directory / "leaking.py").write_text(LEAKING)
+    write_run(stage.directory, CONFIG.replace("kind: sort", "kind: 'leaking:Leaks', memory_mb: 384"))
+    await open_run(client, credit_tokens=100_000)
+    with stage.worker(PYTHONPATH=str(stage.directory)) as worker:
+        assert await ended(worker) == 1, stage.log()
+    (line,) = [line for line in stage.log().splitlines() if line.startswith("penstock: ")]
+    assert re.fullmatch(r"penstock: the worker holds \d+ MB of memory, and may hold 384 MB \(envs\.digits\.memory_mb\): an environment .*", line)
+    told = list(read_jsonl(stage.directory / "metrics.jsonl"))
+    assert max(line.get("rollout/digits/memory_mb", 0) for line in told) > 384
+    errors = [sum(line.get(f"rollout/digits/errors/{kind}", 0) for line in told) for kind in ("memory", "env_raised")]
+    assert min(errors) >= 1, stage.log()
+    # What failed was stored as such, and nothing else was lost.
+    members = (await client.status()).environments["digits"].members
+    assert members["accepted"] == len(stage.acks()) - sum(errors), (members, errors)

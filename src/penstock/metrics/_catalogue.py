@@ -126,6 +126,7 @@ _SECTIONS: dict[str, str] = {
         inference/tokens_per_second         mean  Tokens sampled per second.
         inference/version                   last  Version that is served.
         rollout/<env>/in_flight             last  Episodes under way.
+        rollout/<env>/memory_mb             last  Memory of a worker's process, with what its environments have started.
         rollout/<env>/episodes              sum   Episodes that ended.
         rollout/<env>/infra_errors          sum   Episodes that ended in an infrastructure failure.
         rollout/<env>/errors/<kind>         sum   Episodes that failed, by what failed.

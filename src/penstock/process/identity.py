@@ -61,8 +61,26 @@ def is_computing(pid: int) -> bool:
     fields = _stat(pid)
     if fields is not None and fields[0] in "RD":
         return True
-    children = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in _words(path)]
-    return any(is_computing(child) for child in children)
+    return any(is_computing(child) for child in _children(pid))
+
+
+def family(pid: int) -> list[int]:
+    """A process and what it has started, but for sessions of their own. Empty if it is gone or the kernel does not tell."""
+    fields = _stat(pid)
+    return [] if fields is None else [pid, *_of_session(pid, fields[3])]
+
+
+def _of_session(pid: int, session: str) -> list[int]:
+    found = []
+    for child in _children(pid):
+        fields = _stat(child)
+        if fields is not None and fields[3] == session:
+            found += [child, *_of_session(child, session)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in _words(path)]
 
 
 def _has_proc() -> bool:

@@ -73,6 +73,9 @@ class EnvConfig:
     """Worker processes."""
     concurrency: int = 64
     """Episodes in flight in each of them."""
+    memory_mb: int = 4096
+    """Memory of each of these processes, with what its environments have started. One that comes to hold more ends its episodes as infrastructure failures,
+    and is started again; an environment that asks for much more at once gets a `MemoryError`."""
     fraction: float | None = None
     """Share of credits and of the batch; environments without one divide the rest."""
     latency_seconds: float = 0.0
@@ -95,6 +98,7 @@ class EnvConfig:
     def __post_init__(self) -> None:
         check_range("replicas", self.replicas, least=1)
         check_range("concurrency", self.concurrency, least=1)
+        check_range("memory_mb", self.memory_mb, least=128)
         check_range("fraction", self.fraction, above=0, most=1)
         check_range("latency_seconds", self.latency_seconds, least=0)
         check_range("reward_seconds", self.reward_seconds, above=0)

@@ -37,6 +37,13 @@ DRAIN_SECONDS, FLUSH_SECONDS, RELEASE_SECONDS = 4.0, 3.0, 2.0
 """When told to stop: episodes may end by themselves, what has ended is written, the session is released. Together below 10 s."""
 
 
+class Stop(asyncio.Event):
+    """Set when a worker is to leave."""
+
+    trouble = ""
+    """What is wrong with the worker: episodes that do not end by themselves have failed of it. Empty: it was told to leave, and they are dropped."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Desk:
     """What a worker works with, through all its sessions."""
@@ -60,7 +67,7 @@ class Life:
         self._desk = desk
         self.session = f"{desk.config.name}-{uuid4().hex[:12]}"
         self._dispatcher = Dispatcher(desk.client, desk.supply, desk.setting.prompts, desk.config.actor, seed=desk.config.seed, clock=desk.clock)
-        self._episodes: set[asyncio.Task[None]] = set()
+        self._episodes: dict[asyncio.Task[None], ClaimedSlot] = {}
         self._one_ended = asyncio.Event()
         # Bounded: while the buffer does not take rollouts, no more episodes are played than fit here.
         self._finished: asyncio.Queue[Rollout | None] = asyncio.Queue(maxsize=4 * desk.config.env.concurrency)
@@ -77,7 +84,7 @@ class Life:
                     raise StoreError(f"run {self._desk.config.run} was not opened within {OPEN_DEADLINE_SECONDS:g} s") from error
             await self._desk.clock.sleep(OPEN_POLL_SECONDS)
 
-    async def live(self, stop: asyncio.Event) -> None:
+    async def live(self, stop: Stop) -> None:
         """Work until told to stop, then leave in good order. Whatever fails in one task ends all of them."""
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write_forever())
@@ -90,23 +97,31 @@ class Life:
             await stop.wait()
             for task in supplying:
                 task.cancel()
-            await self._drain(writing)
+            await self._drain(writing, stop.trouble)
             beating.cancel()
             reporting.cancel()
         with contextlib.suppress(StoreError, TimeoutError):  # then it runs out by itself
             await asyncio.wait_for(self._desk.client.release(self.session), RELEASE_SECONDS)
 
-    async def _drain(self, writing: asyncio.Task[None]) -> None:
-        """Let episodes end, drop those that do not, write what has ended."""
+    async def _drain(self, writing: asyncio.Task[None], trouble: str) -> None:
+        """Let episodes end, drop those that do not (in `trouble` they have failed), write what has ended."""
         if self._episodes:
             _, late = await asyncio.wait(self._episodes, timeout=DRAIN_SECONDS)
-            log.info("told to stop; %d episodes are dropped, their slots go to others", len(late))
+            log.info("%s; %d episodes are dropped, their slots go to others", trouble or "told to stop", len(late))
             for task in late:
                 task.cancel()
+                if trouble:
+                    self._fail(self._episodes[task], trouble)
         with contextlib.suppress(asyncio.QueueFull):
             self._finished.put_nowait(None)
         await asyncio.wait({writing}, timeout=FLUSH_SECONDS)
         writing.cancel()
+
+    def _fail(self, slot: ClaimedSlot, trouble: str) -> None:
+        rollout = failed_rollout(self._ticket(slot), slot.problem_id, "memory", trouble)
+        with contextlib.suppress(asyncio.QueueFull):  # then its slot is given back with the session
+            self._finished.put_nowait(rollout)
+            self._desk.reporter.episode(rollout)
 
     async def _beat_forever(self) -> None:
         while True:
@@ -138,15 +153,15 @@ class Life:
                 reach("worker.after_claim")
             for slot in slots:
                 task = tasks.create_task(self._episode(slot), name=f"{slot.group_id}:{slot.member}:{slot.retry}")
-                self._episodes.add(task)
+                self._episodes[task] = slot
                 task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._episodes.discard(task)
+        self._episodes.pop(task, None)
         self._one_ended.set()
 
-    async def _episode(self, slot: ClaimedSlot) -> None:
-        ticket = Ticket(
+    def _ticket(self, slot: ClaimedSlot) -> Ticket:
+        return Ticket(
             run=self._desk.config.run,
             environment=slot.environment,
             group_id=slot.group_id,
@@ -155,6 +170,9 @@ class Life:
             seed=slot.seed,
             env_seed=derived_seed(self._desk.config.seed, "env", slot.group_id),
         )
+
+    async def _episode(self, slot: ClaimedSlot) -> None:
+        ticket = self._ticket(slot)
         try:
             problem = self._desk.supply.problem(slot.group_id, slot.problem_id)
         except InvalidError as error:

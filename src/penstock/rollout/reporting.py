@@ -19,6 +19,8 @@ class Reporter:
         self._metrics = metrics
         self._environment = environment
         self._newest_version = 0
+        self.memory_mb: int | None = None
+        """That the worker holds; None if nobody has looked."""
         self._clear()
 
     def episode(self, rollout: Rollout) -> None:
@@ -62,6 +64,7 @@ class Reporter:
         env = self._environment
         return [
             Last(named("rollout/<env>/in_flight", env=env), in_flight),
+            *([] if self.memory_mb is None else [Last(named("rollout/<env>/memory_mb", env=env), self.memory_mb)]),
             Sum(named("rollout/<env>/episodes", env=env), self._episodes),
             Sum(named("rollout/<env>/infra_errors", env=env), self._infra_errors),
             Sum(named("rollout/<env>/truncated", env=env), self._truncated),

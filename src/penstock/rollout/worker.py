@@ -19,7 +19,7 @@ from functools import partial
 
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
-from penstock.errors import FencedError
+from penstock.errors import FencedError, ProcessError
 from penstock.inference.client import InferenceClient
 from penstock.metrics import JsonlSink, Metrics
 from penstock.rollout.agents import AgentHosts, hosts_of
@@ -28,7 +28,8 @@ from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.episode import Setting
-from penstock.rollout.life import Desk, Life
+from penstock.rollout.life import Desk, Life, Stop
+from penstock.rollout.memory import MemoryBound
 from penstock.rollout.reporting import Reporter
 from penstock.rollout.rewards import judge_of
 from penstock.rollout.running import SlowReporter
@@ -40,7 +41,8 @@ log = logging.getLogger(__name__)
 
 
 async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -> None:
-    """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone.
+    """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone, and
+    `ProcessError`, after the same good order, if the process has come to hold more memory than it may.
 
     Several configs are several environments of one run, side by side in this process: each has its own session and number of episodes, and they share the
     servers fairly.
@@ -72,20 +74,34 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
             stack.callback(slow.close)
             desks.append(Desk(config, client, writer, supply, setting, reporter, slow, host))
         stack.enter_context(ended_if_blocked(first.actor.block_seconds, [desk.setting.running for desk in desks]))
-        await run_desks(desks, stop)
+        bound = MemoryBound(configs)
+        bound.begin()
+        await run_desks(desks, bound, stop)
 
 
-async def run_desks(desks: Sequence[Desk], stop: asyncio.Event) -> None:
-    """Work at all desks until told to stop. What ends one ends all of them."""
+async def run_desks(desks: Sequence[Desk], bound: MemoryBound, stop: Stop) -> None:
+    """Work at all desks until told to stop. What ends one ends all of them. Raises `ProcessError` if they had to leave because memory ran out."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            for desk in desks:
-                tasks.create_task(run_desk(desk, stop))
+            watching = tasks.create_task(_leave_if_broken(bound, desks, stop))
+            await asyncio.wait([tasks.create_task(run_desk(desk, stop)) for desk in desks])
+            watching.cancel()
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
+    if stop.trouble:
+        raise ProcessError(stop.trouble)
 
 
-async def run_desk(desk: Desk, stop: asyncio.Event) -> None:
+async def _leave_if_broken(bound: MemoryBound, desks: Sequence[Desk], stop: Stop) -> None:
+    def tell(held_mb: int) -> None:
+        for desk in desks:
+            desk.reporter.memory_mb = held_mb
+
+    stop.trouble = await bound.broken(desks[0].clock, tell)
+    stop.set()
+
+
+async def run_desk(desk: Desk, stop: Stop) -> None:
     """Live one session after another until told to stop. Errors come out one at a time, not as groups."""
     try:
         while not stop.is_set():
@@ -103,7 +119,7 @@ async def run_desk(desk: Desk, stop: asyncio.Event) -> None:
         desk.reporter.emit(0)
 
 
-async def _begun(life: Life, stop: asyncio.Event) -> bool:
+async def _begun(life: Life, stop: Stop) -> bool:
     """Begin a life; False if told to stop before the buffer has answered."""
     beginning, stopping = asyncio.create_task(life.begin()), asyncio.create_task(stop.wait())
     await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,9 +132,9 @@ async def _begun(life: Life, stop: asyncio.Event) -> bool:
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[asyncio.Event]:
+def _told_to_stop() -> Iterator[Stop]:
     """An event that SIGTERM and SIGINT set."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop = asyncio.get_running_loop(), Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:

@@ -60,7 +60,7 @@ def _confine(hello: dict[str, Any]) -> None:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if hello["checks_parent"] and parent is not None and os.getppid() != int(parent):
         os._exit(1)
-    limits = {"RLIMIT_AS": hello["memory_bytes"], "RLIMIT_CORE": 0, "RLIMIT_FSIZE": hello["file_bytes"]}
+    limits = {"RLIMIT_AS": hello["memory_bytes"], "RLIMIT_DATA": hello["memory_bytes"], "RLIMIT_CORE": 0, "RLIMIT_FSIZE": hello["file_bytes"]}
     for name, value in limits.items():
         with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system has every limit, and none can be raised
             resource.setrlimit(getattr(resource, name), (value, value))
