@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
 from penstock.types import GroupRecord, GroupState, Payload, Purpose
-from penstock.types.frozen import quickly_made
+from penstock.types.frozen import changed, quickly_made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,17 @@ class Quick:
     name: str
     size: int = 3
     parts: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """What its author gave it beside fields."""
+        return self.name.title()
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Alone:
+    name: str
 
 
 @pytest.mark.parametrize("values", [{"name": "a"}, {"name": "a", "size": 0}, {"name": "a", "parts": ["x"], "size": 9}])
@@ -42,20 +53,34 @@ def test_nothing_is_shared_between_two_that_were_left_empty() -> None:
 
 def test_it_cannot_be_changed_but_copied_with_changes() -> None:
     quick = Quick(name="a")
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         quick.size = 4  # type: ignore[misc]
-    assert replace(quick, size=4) == Quick(name="a", size=4)
+    assert replace(quick, size=4) == changed(quick, size=4) == Quick(name="a", size=4)
+    with pytest.raises(TypeError, match="colour"):
+        changed(quick, colour=1)
     assert copy.deepcopy(quick) == quick
     assert pickle.loads(pickle.dumps(Payload(run="r", uid="u", content_type="json", body=b"", digest="d"))).uid == "u"
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [({}, "Quick.__init__.* missing 1 required keyword-only argument: 'name'"), ({"name": "a", "colour": 1}, "unexpected keyword argument 'colour'")],
+    [({}, "Missing required argument 'name'"), ({"name": "a", "colour": 1}, "Unexpected keyword argument 'colour'")],
 )
 def test_what_is_missing_or_unknown_is_named(values: dict[str, object], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Quick(**values)  # type: ignore[arg-type]
+
+
+def test_it_has_the_fields_the_words_and_the_names_of_the_dataclass() -> None:
+    assert [field.name for field in fields(Quick)] == ["name", "size", "parts"]
+    assert (Quick(name="ada").title, Quick.__qualname__, Quick.__module__) == ("Ada", "Quick", __name__)
+    assert GroupRecord.__doc__ == "One group."
+
+
+def test_one_that_is_equal_only_to_itself_stays_so() -> None:
+    first, second = Alone(name="a"), Alone(name="a")
+    assert first != second
+    assert len({first, second, first}) == 2
 
 
 def test_a_record_has_its_defaults() -> None:
@@ -74,3 +99,12 @@ def test_one_that_does_more_when_it_is_made_is_refused(members: dict[str, object
     noun = dataclass(frozen=True, slots=True, kw_only=True)(type("More", (), members))
     with pytest.raises(TypeError, match="More does more than to keep named arguments"):
         quickly_made(noun)
+
+
+def test_one_that_stands_on_another_class_is_refused() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Larger(Plain):
+        weight: int
+
+    with pytest.raises(TypeError, match="Larger does more than to keep named arguments"):
+        quickly_made(Larger)
