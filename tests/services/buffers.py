@@ -33,7 +33,8 @@ class Process:
         command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(self.directory), "--port", str(self.port), "--port-file", str(port_file)]
         with (self.directory / "log").open("ab") as log:
             self.child = subprocess.Popen([*command, *self.arguments], stderr=log)
-        deadline = time.monotonic() + 30
+        # One that ends is seen at once. One that is slow may be so because the machine is.
+        deadline = time.monotonic() + 120
         while not port_file.exists():
             assert self.child.poll() is None, (self.directory / "log").read_text()
             assert time.monotonic() < deadline
