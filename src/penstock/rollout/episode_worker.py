@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from penstock.chat import ChatTemplate
 from penstock.clock import Clock, SystemClock
 from penstock.envs import Observation
-from penstock.errors import EnvError
+from penstock.errors import ConfigError, EnvError
 from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.episode import finished
@@ -74,6 +74,8 @@ class RLRolloutWorker:
         """`template`: how the policy's model reads messages; None if only its server knows. `limits`: further ones, of tokens and time (its
         `max_episode_steps` and `termination_regex` give way to the worker's and the task's). `judge`: a reward function in place of the environment's score.
         """
+        if not isinstance(max_episode_steps, int):
+            raise ConfigError(f"max_episode_steps: must be an integer, got {max_episode_steps!r}")
         self.task_definition = task_definition
         self.agent_policy = agent_policy
         self.max_episode_steps = max_episode_steps
@@ -103,18 +105,20 @@ class RLRolloutWorker:
         play = self._play = _HookedPlay(self, self._ticket(), task.problem, task.env(), self._setting)
         self._num_episodes += 1
         self._rollout = await finished(play, is_scored=self._setting.judge is not None or task.environment is not None)
-        return _with_whole_histories(self._rollout, play), list(play.messages), task.ground_truth
+        return _whole_steps(self._rollout, play), list(play.messages), task.ground_truth
 
     def _prepare_policy_observation(self, current_messages_history: Sequence[Message]) -> Json:
         """What the policy is given as its observation: a `Situation`, which has the messages and their tokens. Override it for a policy of another kind."""
         return Play.prepare(self._playing)
 
     async def _execute_action_in_environment(self, policy_action: Action) -> Execution:
-        """Do what the policy decided, and say what came of it."""
+        """Do what the policy decided, and say what came of it. An override may also return the three values that an `Execution` unpacks into; the agent's
+        message is that of the action either way. Information under `critical_error` ends the episode as a failure, and so does whatever is raised."""
         return Execution(action=policy_action, observation=await Play.execute(self._playing, policy_action))
 
     def _check_termination(self, current_messages_history: Sequence[Message], action_execution: Execution) -> str:
-        """Why the episode is over after this step; empty if it is not."""
+        """Why the episode is over after this step; empty if it is not. An override may also return whether it is over, which is then for the reason
+        `check_termination`. Whatever it says, the limits hold."""
         return Play.check_termination(self._playing, action_execution.action, action_execution.observation)
 
     @property
@@ -142,28 +146,54 @@ class _HookedPlay(Play):
         super().__init__(*arguments)
         self._worker = worker
         self._execution: Execution | None = None
+        self.actions: list[Action] = []
 
     def prepare(self) -> Json:
         return self._worker._prepare_policy_observation(list(self.messages))
 
     async def execute(self, action: Action) -> Observation:
+        self.actions.append(action)
         try:
-            self._execution = await self._worker._execute_action_in_environment(action)
+            execution = self._execution = _as_execution(await self._worker._execute_action_in_environment(action), action)
         except Failed:
             raise
         except EnvError as error:
             raise Failed("env_error", str(error), RolloutStatus.ENV_ERROR) from error
         except Exception as error:  # of a method that was overridden
             raise Failed("env_raised", f"the action raised {type(error).__name__}: {error}") from error
-        return self._execution.observation
+        if execution.observation.info.get("critical_error"):
+            raise Failed("env_raised", f"the action had a critical error: {execution.observation.info['critical_error']}")
+        return execution.observation
 
     def check_termination(self, action: Action, observation: Observation) -> str:
         assert self._execution is not None, "an action is executed before anybody asks what came of it"
-        return self._worker._check_termination(list(self.messages), self._execution)
+        try:
+            reason: Json = self._worker._check_termination(list(self.messages), self._execution)
+        except Exception as error:  # of a method that was overridden
+            raise Failed("env_raised", f"_check_termination raised {type(error).__name__}: {error}") from error
+        if not isinstance(reason, str):
+            reason = "check_termination" if reason else ""
+        return reason or self._limit_reached()
 
 
-def _with_whole_histories(rollout: Rollout, play: Play) -> list[StepData]:
-    """The steps, with the messages as they were said. Where a template shows the past in another form, the trace forks and alone does not tell them all."""
+def _as_execution(value: Json, action: Action) -> Execution:
+    """What an overridden method returned. Raises `TypeError` if it is not what came of an action."""
+    if isinstance(value, Execution):
+        return value
+    try:
+        info, _, messages = value
+        observation = Observation(messages=tuple(messages), info=dict(info))
+    except (TypeError, ValueError):
+        raise TypeError(f"_execute_action_in_environment must return an Execution, or information, text and messages; got {value!r:.80}") from None
+    return Execution(action=action, observation=observation)
+
+
+def _whole_steps(rollout: Rollout, play: _HookedPlay) -> list[StepData]:
+    """The steps, with what only the play knows: the messages as they were said (where a template shows the past in another form, the trace forks and alone
+    does not tell them all), and what the policy wrote and said about it, before anything was read into it."""
     found, messages = steps(rollout), list(play.messages)
     ends = [*play.history_lengths[1:], len(messages)]
-    return [replace(step, resulting_messages_history=messages[:end]) for step, end in zip(found, ends, strict=False)]
+    return [
+        replace(step, resulting_messages_history=messages[:end], raw_policy_output=action.raw_output, policy_logprobs=step.policy_logprobs or action.logprobs)
+        for step, end, action in zip(found, ends, play.actions, strict=False)
+    ]

@@ -46,6 +46,10 @@ class Action:
     prompt_ids: Int32Array | None = None
     """The tokens that the reply continues, where a server has rendered the conversation by itself and says so; they are recorded as the prompt. None: the
     situation's own."""
+    told_output: str | None = None
+    """What the model wrote, if a policy that samples nothing here tells it; see `raw_output`."""
+    told_logprobs: Json = None
+    """The same for `logprobs`. They are told on, and nothing is trained on them: nobody knows which tokens of which version they belong to."""
 
     @property
     def structured(self) -> Json:
@@ -58,12 +62,14 @@ class Action:
     @property
     def raw_output(self) -> str:
         """What the model wrote, before anything was read into it."""
-        return self.message.content if self.reply is None else self.reply.text
+        if self.reply is not None:
+            return self.reply.text
+        return self.message.content if self.told_output is None else self.told_output
 
     @property
     def logprobs(self) -> Json:
-        """`{"token_ids": [...], "logprobs": [...]}`, None if nothing was sampled."""
-        return None if self.reply is None else {"token_ids": self.reply.ids.tolist(), "logprobs": self.reply.logprobs.tolist()}
+        """`{"token_ids": [...], "logprobs": [...]}`; of a policy that samples nothing here what it told, or None."""
+        return self.told_logprobs if self.reply is None else {"token_ids": self.reply.ids.tolist(), "logprobs": self.reply.logprobs.tolist()}
 
     def __iter__(self) -> Iterator[Json]:
         yield self.structured
@@ -102,17 +108,20 @@ def as_action(value: Json) -> Action:
     if isinstance(value, Action):
         return value
     try:
-        structured, raw_output, _, value_estimate = value
+        structured, raw_output, logprobs, value_estimate = value
         kind, content = structured["type"], structured.get("content", raw_output) or ""
         calls: tuple[Json, ...] = ()
         if kind == "tool_call":
             function = {"name": structured["name"], "arguments": structured.get("arguments") or {}}
             calls = ({"id": "call_0", "type": "function", "function": function},)
     except (TypeError, ValueError, KeyError, AttributeError):
-        raise TypeError(f"a policy must return an Action, got {value!r:.80}") from None
+        raise TypeError(f"a policy must return an Action, or structured action, raw output, logprobs and value estimate; got {value!r:.80}") from None
     if kind not in ("text", "tool_call", "terminate"):
         raise TypeError(f"an action is of type text, tool_call or terminate, got {kind!r:.80}")
-    return Action(type=kind, message=Message(role="assistant", content=content, tool_calls=calls), value_estimate=value_estimate)
+    if not isinstance(content, str) or not isinstance(raw_output, str | None):
+        raise TypeError(f"content and raw output of an action are texts, got {content!r:.80} and {raw_output!r:.80}")
+    message = Message(role="assistant", content=content, tool_calls=calls)
+    return Action(type=kind, message=message, value_estimate=value_estimate, told_output=raw_output, told_logprobs=logprobs)
 
 
 class AgentPolicy(Protocol):

@@ -19,6 +19,7 @@ from penstock.rollout import Action, ActorConfig, Execution, Occasion, RLRollout
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.judging import Judgement
 from penstock.testing.clock import FakeClock
+from penstock.trace import samples
 from penstock.types import Json, Message, Problem, Rollout, RolloutStatus, StepData
 from penstock.wire import decode_msgpack, encode_msgpack
 
@@ -87,18 +88,21 @@ async def test_a_policy_may_return_the_four_values_themselves(template_of: Templ
     class Plain:
         async def get_action(self, observation: Any, available_tools_specs: Any = None) -> Any:
             if len(observation.messages) == 1:
-                return {"type": "text", "content": "w"}, "w", None, 0.25
+                return {"type": "text", "content": "w"}, "go w", {"w": -0.5}, 0.25
             return {"type": "terminate"}, "bye", None, None
 
     worker = RLRolloutWorker(TASK, Plain(), template=template_of("plain"))
     steps, _, _ = await worker.run_episode()
-    assert [(step.action_taken["type"], step.raw_policy_output, step.policy_value_estimate) for step in steps] == [
-        ("text", "w", 0.25),
-        ("terminate", "bye", None),
+    assert [(step.action_taken["type"], step.raw_policy_output, step.policy_logprobs, step.policy_value_estimate) for step in steps] == [
+        ("text", "go w", {"w": -0.5}, 0.25),
+        ("terminate", "bye", None, None),
     ]
+    assert samples(worker.rollout) == []
 
 
-@pytest.mark.parametrize("wrong", [None, "n", ("n", "n"), ({"type": "dance"}, "", None, None), ({}, "", None, None)], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [None, "n", ("n", "n"), ({"type": "dance"}, "", None, None), ({}, "", None, None), ({"type": "text", "content": 5}, "", None, None)], ids=repr
+)
 async def test_a_policy_that_returns_no_action_costs_the_episode(template_of: Templates, wrong: Any) -> None:
     class Wrong:
         async def get_action(self, observation: Any, available_tools_specs: Any = None) -> Any:
@@ -237,14 +241,56 @@ async def test_what_a_turn_consists_of_can_be_overridden(template_of: Templates)
     assert steps[-1].is_done
 
 
-async def test_an_overridden_method_that_raises_costs_the_episode(template_of: Templates) -> None:
-    class Broken(RLRolloutWorker):
-        async def _execute_action_in_environment(self, policy_action: Action) -> Execution:
-            raise KeyError("mine")
+@pytest.mark.parametrize(
+    ("says_over", "end", "num_steps"), [(lambda history: len(history) == 5, "check_termination", 2), (lambda history: False, "max_episode_steps", 4)]
+)
+async def test_overrides_may_return_the_plain_values_and_the_limits_hold_all_the_same(
+    template_of: Templates, says_over: Callable[[Sequence[Message]], bool], end: str, num_steps: int
+) -> None:
+    class Plain(RLRolloutWorker):
+        async def _execute_action_in_environment(self, policy_action: Action) -> Any:
+            return {"success": True}, policy_action.message.content, [Message(role="user", content="go on")]
 
-    worker = Broken(TASK, ScriptedPolicy(["n"]), template=template_of("plain"))
+        def _check_termination(self, current_messages_history: Sequence[Message], action_execution: Execution) -> Any:
+            return says_over(current_messages_history)
+
+    worker = Plain(TASK, ScriptedPolicy(["n"] * 9), 4, template=template_of("plain"))
+    steps, messages, _ = await worker.run_episode()
+    assert (worker.rollout.metadata["end"], len(steps)) == (end, num_steps)
+    assert [message.content for message in messages[1:]] == ["n", "go on"] * num_steps
+    assert steps[0].step_info == {"success": True}
+
+
+def _raising(*_: Any) -> Any:
+    raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("method", "does", "told"),
+    [
+        ("_execute_action_in_environment", _raising, "raised KeyError: 'mine'"),
+        ("_execute_action_in_environment", lambda *_: None, "must return an Execution, or information, text and messages; got None"),
+        ("_execute_action_in_environment", lambda *_: ({"critical_error": "no disk"}, "", []), "critical error: no disk"),
+        ("_check_termination", _raising, "_check_termination raised KeyError: 'mine'"),
+    ],
+    ids=["action raises", "action returns nothing", "critical error", "check raises"],
+)
+async def test_an_overridden_method_that_fails_costs_the_episode(template_of: Templates, method: str, does: Callable[..., Any], told: str) -> None:
+    async def executes(*arguments: Any) -> Any:
+        return does(*arguments)
+
+    broken = type("Broken", (RLRolloutWorker,), {method: executes if method.startswith("_execute") else does})
+    worker = broken(TASK, ScriptedPolicy(["n"]), template=template_of("plain"))
     steps, _, _ = await worker.run_episode()
     assert (worker.rollout.status, worker.rollout.metadata["error"], len(steps)) == (RolloutStatus.INFRA_ERROR, "env_raised", 1)
+    assert told in worker.rollout.failure
+    assert steps[-1].step_info["termination_reason"] == "critical_error"
+
+
+@pytest.mark.parametrize("wrong", [0, "3", None, 2.5])
+def test_a_number_of_steps_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="max_episode_steps"):
+        RLRolloutWorker(TASK, ScriptedPolicy([]), wrong)
 
 
 class ByHand:
@@ -363,12 +409,14 @@ async def test_a_reply_without_a_call_can_be_answered(template_of: Templates) ->
     assert (worker.rollout.metadata["end"], len(steps)) == ("regex", 2)
 
 
-async def test_the_prompt_names_the_tools(template_of: Templates) -> None:
+async def test_the_prompt_names_the_tools_and_what_the_model_wrote_is_there_as_it_wrote_it(template_of: Templates) -> None:
     template = template_of("chatml")
-    engine = StubEngine(lambda _: "3", end_id=template.eos_ids[0])
+    wrote = 'so: <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    engine = StubEngine(lambda prompt: "3" if "tool_response" in prompt else wrote, end_id=template.eos_ids[0])
     async with engine.running(), InferenceClient(engine.url) as client:
         worker = RLRolloutWorker(tools_task(), EnginePolicy(sampler=client, template=template), template=template)
-        await worker.run_episode()
+        steps, _, _ = await worker.run_episode()
+    assert [(step.action_taken["type"], step.raw_policy_output) for step in steps] == [("tool_call", wrote), ("text", "3")]
     assert engine.requests[0]["prompt"] == template.open([Message(role="user", content="1 + 2?")], [tool.spec for tool in tools_task().tools]).ids.tolist()
 
 
