@@ -39,6 +39,7 @@ def test_what_is_remembered_never_changes_what_is_sent(looks: list[tuple[str, st
         body = completion_body(Continuation(ids=array, max_tokens=1, affinity=owner), prompts)
         assert read(body)["prompt"] == last[owner]
         array[:] = 0  # whoever gave it may use the memory again
+        assert prompts._num_bytes == sum(len(known.text) for known in prompts._known.values())
 
 
 def test_prompts_beyond_the_bound_are_forgotten_oldest_first() -> None:

@@ -83,11 +83,11 @@ async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     assert server.num_connections == 2
 
 
-@pytest.mark.parametrize("answer", [None, b"not HTTP at all\r\n\r\n"])
-async def test_no_answer_is_an_error_and_the_next_request_gets_its_own(answer: bytes | None) -> None:
+@pytest.mark.parametrize(("answer", "error"), [(None, "the server closed the connection"), (b"not HTTP at all\r\n\r\n", "what the server says is not HTTP")])
+async def test_no_answer_is_an_error_and_the_next_request_gets_its_own(answer: bytes | None, error: str) -> None:
     server = Server(answer, PLAIN)
     async with serving(server) as wire:
-        with pytest.raises(OSError, match="server"):
+        with pytest.raises(ConnectionError, match=error):
             await wire.post("/", b"", seconds=5)
         assert (await wire.post("/", b"", seconds=5)).body == b"ok"
 
@@ -126,6 +126,19 @@ async def test_a_request_that_is_given_up_leaves_no_answer_behind() -> None:
                 await wire.post("/", b"", seconds=60)
         assert (await wire.post("/", b"", seconds=5)).body == b"ok"
     assert server.num_connections == 2
+
+
+def test_a_wire_that_was_closed_serves_another_event_loop() -> None:
+    async def ask(wire: Wire, listening: socket.socket) -> bytes:
+        server = await asyncio.start_server(Server(PLAIN), sock=listening)
+        answered = await wire.post("/", b"", seconds=5)
+        wire.close()
+        server.close()
+        return answered.body
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        wire = Wire(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        assert [asyncio.run(ask(wire, listening.dup())) for _ in range(2)] == [b"ok", b"ok"]
 
 
 async def test_a_request_is_written_when_all_who_are_ready_have_run() -> None:
