@@ -412,7 +412,7 @@ async def test_a_reply_without_a_call_can_be_answered(template_of: Templates) ->
 async def test_the_prompt_names_the_tools_and_what_the_model_wrote_is_there_as_it_wrote_it(template_of: Templates) -> None:
     template = template_of("chatml")
     wrote = 'so: <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-    engine = StubEngine(lambda prompt: "3" if "tool_response" in prompt else wrote, end_id=template.eos_ids[0])
+    engine = StubEngine(lambda prompt: "3" if wrote in prompt else wrote, end_id=template.eos_ids[0])
     async with engine.running(), InferenceClient(engine.url) as client:
         worker = RLRolloutWorker(tools_task(), EnginePolicy(sampler=client, template=template), template=template)
         steps, _, _ = await worker.run_episode()
