@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _BLOCK_BYTES = 64 * 1024
+_LAST_WORDS = re.compile(r"(?:penstock|\S+ \S+ (?:ERROR|CRITICAL) [\w.]+): (.+)")
+_MOST_WORDS = 300
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -23,6 +26,12 @@ def last_lines(path: Path, count: int) -> list[str]:
             body = file.read(end - position) + body
             end = position
     return body.decode(errors="replace").splitlines()[-count:]
+
+
+def last_words(path: Path) -> str:
+    """Why a process ended, in its own words: the last line of its log, if it is the sentence that a verb ends with, or an error; else empty."""
+    found = _LAST_WORDS.fullmatch("".join(last_lines(path, 1)))
+    return "" if found is None else "".join(letter if letter.isprintable() else "?" for letter in found[1][:_MOST_WORDS])
 
 
 def follow(path: Path, is_over: Callable[[], bool], *, poll_seconds: float = 0.2) -> Iterator[str]:

@@ -26,7 +26,7 @@ from penstock.errors import ProcessError
 from penstock.process.child import Child, ChildSpec, start_child
 from penstock.process.health import LIVE_FAILURES, LIVE_TIMEOUT_SECONDS, Health
 from penstock.process.identity import ProcessId
-from penstock.process.logs import last_lines
+from penstock.process.logs import last_lines, last_words
 from penstock.process.restarts import GiveUp, after_death, describe_exit
 from penstock.process.spares import Spare
 
@@ -60,7 +60,7 @@ class PartStatus:
     restarts: int
     url: str | None = None
     last_exit: str | None = None
-    """How it ended the last time it did."""
+    """How it ended the last time it did, and why if it said so."""
 
 
 class Supervisor:
@@ -132,7 +132,7 @@ class Supervisor:
         """Keep one part running. Ends when it is done; raises `ProcessError` when it is given up."""
         while True:
             exit_code = await self._live(part)
-            part.last_exit = part.trouble or describe_exit(exit_code)
+            part.last_exit = part.trouble or _ending(part, exit_code)
             if part.spec.ends and exit_code == 0:
                 self._enter(part, PartState.ENDED)
                 await part.spare.stop()
@@ -226,6 +226,12 @@ async def supervise(clock: Clock, on_change: Callable[[], None] = lambda: None) 
             yield supervisor
         finally:
             await supervisor.stop_all(grace_seconds=_LAST_GRACE_SECONDS)
+
+
+def _ending(part: _Part, exit_code: int) -> str:
+    """How a part ended, with its own words if it ended by itself: whoever is killed says nothing about it."""
+    words = last_words(part.spec.log) if exit_code > 0 else ""
+    return f"{describe_exit(exit_code)}: {words}" if words else describe_exit(exit_code)
 
 
 def _sentence(part: _Part, reason: str) -> str:

@@ -1,6 +1,8 @@
 from pathlib import Path
 
-from penstock.process.logs import follow, last_lines
+import pytest
+
+from penstock.process.logs import follow, last_lines, last_words
 
 
 def test_the_last_lines_of_a_log_that_is_larger_than_a_block(tmp_path: Path) -> None:
@@ -34,3 +36,19 @@ def test_following_gives_what_is_added_until_it_is_over(tmp_path: Path) -> None:
         return asked > 1
 
     assert "".join(follow(log, is_over)) == "after\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ("penstock: no room\x1b[2J left", "no room?[2J left"),
+        ("2026-01-01 10:00:00,000 ERROR penstock.rollout.blocking: env.step blocks", "env.step blocks"),
+        ("2026-01-01 10:00:00,000 INFO penstock.rollout.life: told to stop", ""),
+        ("KeyError: 'mine'", ""),
+    ],
+)
+def test_the_last_words_of_a_process_are_its_own_sentence_about_its_end(tmp_path: Path, last: str, words: str) -> None:
+    log = tmp_path / "part.log"
+    assert last_words(log) == ""
+    log.write_text(f"penstock: of an earlier life\n{last}\n")
+    assert last_words(log) == words

@@ -62,6 +62,14 @@ async def test_a_killed_child_is_started_again_and_told_which_life_it_is(tmp_pat
     assert (tmp_path / "part.log").read_text().count("--- ") == 2
 
 
+async def test_a_child_that_ends_by_itself_is_quoted(tmp_path: Path) -> None:
+    changes = Changes()
+    async with supervise(SystemClock(), changes) as children:
+        children.add(part(tmp_path, f"import sys\nif sys.argv[1] == '0': sys.exit('penstock: no room left')\n{SLEEPER}"))
+        await changes.until(children, "part", restarts=1)
+        assert children.status()[0].last_exit == "exit 1: no room left"
+
+
 async def test_a_child_that_keeps_dying_stops_everything_with_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with supervise(SystemClock()) as children:
