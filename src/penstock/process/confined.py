@@ -30,9 +30,16 @@ class Confinement(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     """No network, nothing can be written, other processes cannot be seen."""
     UNSHARE = "unshare"
+    """No network, other processes cannot be seen."""
+    NO_NETWORK = "unshare --net"
     """No network."""
     NONE = "rlimits"
     """Only limits on what it may use."""
+
+    @property
+    def hides_processes(self) -> bool:
+        """Whether processes outside cannot be seen from inside: neither signalled nor asked for their environment. Numbers inside are others than outside."""
+        return self in (Confinement.BUBBLEWRAP, Confinement.UNSHARE)
 
 
 _WRAPPERS: Mapping[Confinement, tuple[tuple[str, ...], ...]] = {
@@ -40,7 +47,11 @@ _WRAPPERS: Mapping[Confinement, tuple[tuple[str, ...], ...]] = {
         ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--"),
     ),
     # As root a namespace of users is not needed, and some systems refuse it.
-    Confinement.UNSHARE: (("unshare", "--net", "--"), ("unshare", "--net", "--map-root-user", "--")),
+    Confinement.UNSHARE: tuple(
+        ("setpriv", "--pdeathsig", "KILL", "unshare", *words, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+        for words in ((), ("--map-root-user",))
+    ),
+    Confinement.NO_NETWORK: (("unshare", "--net", "--"), ("unshare", "--net", "--map-root-user", "--")),
 }
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 Messages = list[dict[str, Any]]
@@ -14,6 +15,22 @@ Messages = list[dict[str, Any]]
 
 def exact(messages: Messages, ground_truth: Any, **_: Any) -> float:
     return 1.0 if messages[-1]["content"] == ground_truth else 0.0
+
+
+def modest(messages: Messages, ground_truth: Any) -> float:
+    return exact(messages, ground_truth)
+
+
+def choosy(messages: Messages, truth: Any, problem_id: str, *, weight: float = 0.5) -> float:
+    return weight if problem_id == "p" and truth == "42" else 0.0
+
+
+def narrow(messages: Messages) -> float:
+    return 1.0
+
+
+def greedy(messages: Messages, ground_truth: Any, temperature: float) -> float:
+    return 1.0
 
 
 async def asynchronous(messages: Messages, ground_truth: Any, **_: Any) -> float:
@@ -101,4 +118,5 @@ COMMANDS: dict[str, Any] = {
     "stdin": read_stdin,
     "connect": connect,
     "secret": environment,
+    "processes": lambda: float(len([path for path in Path("/proc").iterdir() if path.name.isdecimal()])),
 }

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LONGEST_ANSWER_BYTES = 1 << 20
+FACTS = frozenset({"problem_id", "environment", "task", "status", "num_steps"})
+"""What a function may ask for beside messages and ground truth, by the names of its parameters."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MOST_ROUNDS = 100
 
@@ -80,7 +82,24 @@ def _load(target: str, path: list[str]) -> Any:
     function = getattr(module, name)
     if not callable(function):
         raise TypeError(f"{name} is {type(function).__name__} and cannot be called")
-    return function
+    return _taking_what_it_names(function, name)
+
+
+def _taking_what_it_names(function: Any, name: str) -> Any:
+    """The function, called with those of the facts that it has parameters for."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not written in Python
+        return function
+    parameters = signature.parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = {parameter.name for parameter in parameters if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)}
+    known = dict.fromkeys(FACTS if takes_all else named & FACTS)
+    try:
+        signature.bind([], None, **known)
+    except TypeError as error:
+        raise TypeError(f"{name}{signature} cannot be called with messages, ground_truth and any of {', '.join(sorted(FACTS))}: {error}") from None
+    return lambda messages, ground_truth, **facts: function(messages, ground_truth, **(facts if takes_all else {key: facts[key] for key in known}))
 
 
 def _answered(function: Any, question: dict[str, Any]) -> dict[str, Any]:

@@ -147,8 +147,7 @@ class RewardPool:
             "path": [str(Path.cwd()), *(entry for entry in sys.path if entry)],
             "memory_bytes": config.memory_mb << 20,
             "file_bytes": _FILE_BYTES,
-            # Inside bubblewrap the parent has another number.
-            "checks_parent": self.confinement is not Confinement.BUBBLEWRAP,
+            "checks_parent": not self.confinement.hides_processes,
         }
         # Isolated: neither the working directory nor variables decide what is imported first.
         caller = _Caller(*await start_confined([sys.executable, "-I", os.fspath(_PROGRAM)]))
