@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,10 +22,12 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.models import init_model
+from penstock.process.ports import free_ports
 from penstock.testing.inference import running_server
 
 T = TypeVar("T")
 FILES = Path(__file__).parent.parent / "data" / "generators"
+PAGE = Path(__file__).parents[2] / "docs" / "generators.md"
 NUM_TOKENS = 100
 ENOUGH_ABORTED = 12
 
@@ -206,7 +209,7 @@ def shared_buffer(place: Place) -> Iterator[str]:
         yield url
 
 
-def test_a_generator_that_was_just_made_works_as_it_stands(shared_buffer: str, place: Place) -> None:
+def test_a_generator_is_made_once_and_under_a_name_that_can_be_one(place: Place) -> None:
     def penstock(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-m", "penstock", *words], cwd=place.folder, capture_output=True, text=True, timeout=120, check=False)
 
@@ -215,12 +218,19 @@ def test_a_generator_that_was_just_made_works_as_it_stands(shared_buffer: str, p
     again, wrong = penstock("init", "generator", "sums"), penstock("init", "generator", "../Sums")
     assert (again.returncode, wrong.returncode) == (2, 2)
     assert "exists already" in again.stderr and "lower-case" in wrong.stderr
-    before = asked(f"{shared_buffer}/buffer/stats")[1][0]["total_written"]
-    payload = place.payload(task_type="sums", input_file="sums.jsonl", num_epoch=1, sampling_params={"max_tokens": 8})
-    assert asked(f"{shared_buffer}/start_rollout", payload) == (200, {"message": "Rollout started"})
-    ended = until_over(shared_buffer, "sums")
-    assert ended["state"] == "finished", asked(f"{shared_buffer}/generators/sums/log")
-    assert asked(f"{shared_buffer}/buffer/stats")[1][0]["total_written"] - before == 32
+
+
+def test_the_commands_of_the_page_make_a_generator_run_it_and_read_what_it_has_made(place: Place, tmp_path: Path) -> None:
+    (commands,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    port = str(free_ports(1)[0])
+    # The engine is there already, and the usual port may be taken.
+    typed = re.sub(r"(127\.0\.0\.1|localhost):8000", place.engine.removeprefix("http://"), re.sub(r"penstock serve.*\n", "", commands))
+    typed = typed.replace("penstock buffer", f"penstock buffer --port {port}").replace("8889", port).replace("penstock ", f"{sys.executable} -m penstock ")
+    done = subprocess.run(["bash", "-c", f"set -e\ntrap 'kill %1; wait' EXIT\n{typed}"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert '{"message":"Rollout started"}' in done.stdout
+    assert '"task_type":"sums","file":"sums_generator.py","functions":[],"state":"finished"' in done.stdout
+    assert '"total_samples":32,"num_groups":8' in done.stdout
 
 
 MOODY = """

@@ -142,7 +142,9 @@ async def test_a_generator_with_its_own_loop_and_its_own_imports_runs_too(place:
         ended = await until(generators, "looping", *OVER)
         assert ended.state is RolloutState.FINISHED, generators.logs("looping")
         assert ended.functions == ("filter_item", "is_valid_group", "normalize_group_data")
+        assert not any("HTTP Request" in line for line in generators.logs("looping"))
     assert Counter(item["instance_id"] for item in place.buffer.items) == {0: 2, 1: 2}
+    assert {item["extra_info"]["is_right"] for item in place.buffer.items} == {1}
 
 
 async def test_generators_run_where_openai_is_not_installed(place: Place) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import requests
 from openai import OpenAI
+from slime.rollout.rm_hub import get_deepscaler_rule_based_reward
 from slime_plugins.rollout_buffer.generator.base_generator import BaseGenerator
 from slime_plugins.rollout_buffer.generator.utils.default_func import default_filter_item, default_normalize_group_data
 from tqdm import tqdm
@@ -28,9 +29,9 @@ def ask(client, messages, sampling_params):
 def work(tasks, done, client, sampling_params):
     for item in iter(tasks.get, "STOP"):
         messages = ask(client, item["prompt"], sampling_params)
-        done.put(
-            {"uid": item["uid"], "instance_id": item["instance_id"], "messages": messages, "reward": length_score(messages[-1]["content"]), "extra_info": {}}
-        )
+        text = messages[-1]["content"]
+        extra = {"is_right": get_deepscaler_rule_based_reward(text, item["label"])}
+        done.put({"uid": item["uid"], "instance_id": item["instance_id"], "messages": messages, "reward": length_score(text), "extra_info": extra})
     done.put("COMPLETE")
 
 

@@ -38,6 +38,8 @@ _WATCH_MILLISECONDS = 200
 """The socket wakes its watcher at once; the end of the process it finds out by asking."""
 _ORIGINAL_PACKAGES = ("slime_plugins", "slime_plugins.rollout_buffer")
 """Generators of the original may import `slime_plugins.rollout_buffer.generator`, too."""
+_TALKATIVE = ("httpx", "httpx2")
+"""The client of `openai` tells of every single request, among which a generator's own words would be lost."""
 
 
 def main(words: Sequence[str]) -> None:
@@ -52,6 +54,8 @@ def main(words: Sequence[str]) -> None:
     _die_with(connection)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         module = load(Path(order["file"]), [Path(folder) for folder in order["folders"]])
         {"rollout": _rollout, "hooks": _hooks, "describe": _describe}[mode](frames, module, order)
