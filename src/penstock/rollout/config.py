@@ -87,7 +87,7 @@ class EnvConfig:
     talks to the model through OpenAI's API."""
     reward: str | None = None
     """A function that gives the rewards in place of the environment, run in processes of its own: `module:function`, `file.py:function`, or `file.py` with a
-    function `reward(messages, ground_truth, **_)`."""
+    function `reward(messages, ground_truth)`."""
     reward_seconds: float = 10.0
     """A call of it that takes longer is an infrastructure failure."""
     reward_memory_mb: int = 1024

@@ -1,6 +1,6 @@
 """Reward functions of users, run outside of the worker's process.
 
-    def reward(messages, ground_truth, **_):
+    def reward(messages, ground_truth):
         return 1.0 if messages[-1]["content"] == ground_truth else 0.0
 
 - `RewardPool`: warm child processes that call such a function, a `Judge`. What hangs, exits, floods or returns no number is an `InfraError`.
