@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SourceArgument = Annotated[str, typer.Argument(help="Name or directory of a run, directory of a buffer, or URL of one.", metavar="RUN|URL")]
 NameOption = Annotated[str | None, typer.Option("--run", help="Which run, if the buffer has several.")]
-TokenOption = Annotated[Path | None, typer.Option(help="File with the token to send to a URL; otherwise PENSTOCK_TOKEN is sent.")]
+TokenOption = Annotated[Path | None, typer.Option(help="File with the token to send to a URL, or the server's own; otherwise PENSTOCK_TOKEN is sent.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
@@ -123,10 +123,9 @@ def _all_sources(parent: Path) -> list[Source]:
 
 
 def token_of(path: Path | None) -> str | None:
-    """The token in a file; None without one."""
+    """The token in a file to send to a server; None without one. The server's own file will do: of its tokens, the one that may do most."""
     if path is None:
         return None
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from None
+    from penstock.httpd import read_tokens
+
+    return max(read_tokens(path, {}), key=lambda token: len(token.scopes)).value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.looking import TokenOption, token_of
 from penstock.cli.runs import DirOption, RunArgument
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
 def verify(
     run: Annotated[str, typer.Argument(help="Name or directory of a run, directory of a buffer, or URL of one.", metavar="RUN|DIR|URL")],
     dir: DirOption = Path("runs"),
-    token_file: Annotated[Path | None, typer.Option(help="File with the token to send to a URL; otherwise PENSTOCK_TOKEN is sent.")] = None,
+    token_file: TokenOption = None,
 ) -> None:
     """Reconcile what writers were told, what the store and the archive hold and what checkpoints consumed. Exit 1 if a promise is broken."""
     findings = _findings(run, dir, token_file)
@@ -43,7 +44,6 @@ def verify(
 def _findings(asked: str, dir: Path, token_file: Path | None) -> dict[str, tuple[Finding, ...]]:
     """What a check of a run's directory, a buffer's, or a URL finds, by run."""
     if asked.startswith(("http://", "https://")):
-        from penstock.cli.looking import token_of
         from penstock.lab.verify import verify_url
 
         return verify_url(asked, token=token_of(token_file))

@@ -92,7 +92,8 @@ class Door:
             raise ForbiddenError("requests from other origins are refused")
         scopes = ALL_SCOPES if not self._tokens else allowed(given.get("authorization", ""), self._tokens)
         if not scopes and path not in OPEN_PATHS:
-            raise UnauthorizedError("a token is needed: Authorization: Bearer ...")
+            unknown = "authorization" in given
+            raise UnauthorizedError(f"{'this token is not known here' if unknown else 'a token is needed'}: Authorization: Bearer ...")
         if given.get("content-encoding", "identity") != "identity":
             raise MediaTypeError("compressed bodies are not read; send it plain")
         length = given.get("content-length", "0")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.buffer.archive.config import ArchiveConfig
+from penstock.buffer.config import check_max_bytes
 from penstock.errors import ConfigError
 from penstock.inference.config import EngineLimits
 
@@ -65,6 +66,7 @@ class BufferSection:
     """When groups that have ended move to Parquet files, and how long those are kept."""
 
     def __post_init__(self) -> None:
+        check_max_bytes(self.max_bytes)
         for environment, rollouts in self.capacity_rollouts.items():
             if rollouts < 1:
                 raise ConfigError(f"capacity_rollouts.{environment} must be 1 or more, got {rollouts}")

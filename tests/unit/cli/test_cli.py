@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
+from penstock.cli.looking import token_of
+from penstock.errors import ConfigError
 from penstock.orchestrator.rundir import RunDir
 
 RUN = """
@@ -120,6 +122,9 @@ def test_a_server_for_others_needs_a_token_and_every_one_a_model_it_knows(run_ya
     code, line = refused("buffer", "--dir", str(run_yaml.parent / "store"), "--host", "0.0.0.0")
     assert code == 2
     assert "needs a token" in line
+    code, line = refused("buffer", "--dir", str(run_yaml.parent / "store"), "--max-bytes", "-5")
+    assert (code, "max_bytes must be 1048576 or more, got -5" in line) == (2, True)
+    assert not (run_yaml.parent / "store").exists()
     code, line = refused("serve", "--model", str(run_yaml.parent / "absent"))
     assert code == 2
     assert "not a model directory" in line
@@ -185,3 +190,14 @@ def test_a_warm_up_that_there_is_not_is_refused(tmp_path: Path) -> None:
     assert code == 2
     assert "'chess'" in line
     assert "textworld" in line
+
+
+def test_a_token_file_of_a_client_may_be_the_servers_own(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("one-secret\n")
+    assert token_of(file) == "one-secret"
+    file.write_text("# who may what\nproduce=p-secret\nconsume,view=c-secret\nview=v-secret\n")
+    assert token_of(file) == "c-secret"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="names no token"):
+        token_of(file)
