@@ -35,15 +35,17 @@ def spelled(said: list[Any], before: dict[str, Any], after: dict[str, Any], spel
 
 @given(
     said=st.lists(messages, min_size=1, max_size=8),
-    steps=st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    steps=st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=5),
     before=before_fields,
     after=after_fields,
     spelling=spellings,
 )
-def test_whatever_was_read_before_a_request_reads_the_same(said: list[Any], steps: list[int], before: Any, after: Any, spelling: Any) -> None:
+def test_whatever_was_read_before_a_request_reads_the_same(said: list[Any], steps: list[tuple[int, bool]], before: Any, after: Any, spelling: Any) -> None:
     reader = Reader()
-    for length in steps:
-        body = spelled(said[: max(1, length)], before, after, spelling)
+    for length, is_edited in steps:
+        # An edited history has the same length, so that only what it says tells it from the one before.
+        history = [{"role": "user", "content": "!"} if is_edited else {"role": "user", "content": "?"}, *said[: max(1, length)]]
+        body = spelled(history, before, after, spelling)
         assert reader.read(body, {}) == read_ask(body, {})
 
 
@@ -76,11 +78,29 @@ def test_what_is_wrong_behind_known_messages_is_refused_as_if_it_were_read_whole
     assert reader.read(good, {}) == read_ask(good, {})
 
 
+@pytest.mark.parametrize("other", [b'"stop":["x"', b'"":["x"', b'"metadata":[[]', b'"n":2,"stop":[', b'"messages":[{"role":"user","content":"c"}'])
+def test_a_field_that_ends_as_the_request_before_did_is_not_taken_for_messages(other: bytes) -> None:
+    start = b'{"messages":[{"role":"user","content":"a"}'
+    body = start + b',{"role":"user","content":"b"}],' + other + b"]}"
+    reader = Reader()
+    reader.read(start + b"]}", {})
+    try:
+        expected: Any = read_ask(body, {})
+    except InputError as error:
+        expected = str(error)
+    try:
+        found: Any = reader.read(body, {})
+    except InputError as error:
+        found = str(error)
+    assert found == expected
+
+
 def test_messages_that_were_read_before_are_not_made_anew() -> None:
     reader = Reader()
     first = reader.read(spelled([{"role": "user", "content": "a"}], {}, {"n": 1}, {}), {})
-    second = reader.read(spelled([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], {}, {"n": 1}, {}), {})
-    assert second.messages[0] is first.messages[0]
+    again = reader.read(spelled([{"role": "user", "content": "a"}], {}, {"n": 1}, {}), {})
+    longer = reader.read(spelled([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], {}, {"n": 1}, {}), {})
+    assert first.messages[0] is again.messages[0] is longer.messages[0]
 
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), min_size=1, max_size=6), st.booleans())
