@@ -100,3 +100,29 @@ async def test_an_environment_that_does_not_heed_its_deadline_keeps_what_it_give
         await forever()
     assert waits.expired
     await asyncio.sleep(0)  # nothing is left over that would end a later wait
+
+
+async def test_a_deadline_that_was_met_ends_nothing_later() -> None:
+    waits = Waits("a", Running(), SystemClock())
+    with waits("env", "env.step", 0.01, 0):
+        await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await forever()
+
+
+async def test_an_episode_that_was_cancelled_still_has_deadlines_while_it_tidies_up() -> None:
+    waits = Waits("a", Running(), SystemClock())
+
+    async def episode() -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            with waits("env", "env.close", 0.01, 0):
+                await forever()
+
+    task = asyncio.create_task(episode())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(TimeoutError):
+        await task
