@@ -106,6 +106,7 @@ class BufferClient:
         self.run = run
         self._deadline_seconds = deadline_seconds
         self._headers = authorization(token)
+        self._root = f"/v1/runs/{quote(run)}"
         self._session: aiohttp.ClientSession | None = None
         self._wire = Wire(self.url, token=own_token(token)) if self.url.startswith("http://") else None
         """For small requests to a server of our own: a full client costs several times as much."""
@@ -290,7 +291,8 @@ class BufferClient:
 
     async def append_journals(self, entries: Sequence[tuple[str, int, bytes]]) -> None:
         """Append to the journals of several episodes: each entry with its episode and its index. All are durable when this returns, or none are taken."""
-        items = [encode_msgpack(JournalEntry(run=self.run, episode=episode, index=index, body=body)) for episode, index, body in entries]
+        # There may be thousands a second, of names that the caller makes; the buffer looks at them in any case.
+        items = [encode_msgpack(JournalEntry(run=self.run, episode=episode, index=index, body=body), checked=False) for episode, index, body in entries]
         await self._call("POST", "/journals", join_items(items), "application/msgpack")
 
     async def journal(self, episode: str) -> list[bytes]:
@@ -365,7 +367,7 @@ class BufferClient:
 
     async def _attempt(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
         assert self._session is not None, "use the client as a context: async with BufferClient(...)"
-        path = path if path.startswith("/v1/") else f"/v1/runs/{quote(self.run)}{path}"
+        path = path if path.startswith("/v1/") else self._root + path
         if self._wire is not None and method == "POST":
             answered = await self._wire.post(path, body, headers["Content-Type"], seconds=_ANSWER_SECONDS)
             status, answer = answered.status, answered.body

@@ -38,6 +38,8 @@ _NARROWER = {
     for dtype in _DTYPES
 }
 """For each type the narrower ones that its numbers may be stored in, with the smallest and largest that fit."""
+_INT32_AS_UINT8, _INT32_AS_UINT16, _INT32_AS_IT_IS = (bytes((NUMBERS[stored], NUMBERS[_INT32], 1)) for stored in _NARROW)
+_FEW = 256
 _ELEMENTS = {"b": frozenset((bool,)), "i": frozenset((int,)), "u": frozenset((int,)), "f": frozenset((int, float))}
 _WORDS = {"b": "true or false", "i": "an integer", "u": "an integer", "f": "a number"}
 
@@ -45,11 +47,25 @@ _WORDS = {"b": "true or false", "i": "an integer", "u": "an integer", "f": "a nu
 def to_ext(array: Array) -> Ext:
     """The array in the msgpack form."""
     dtype = array.dtype
+    if dtype is _INT32 and array.ndim == 1 and 0 < array.size <= _FEW:
+        return Ext(ARRAY_EXTENSION, _few(array))
     stored = _narrowest(array) if dtype.kind in "iu" and array.size else dtype
     header = bytes((NUMBERS[stored], NUMBERS[dtype], array.ndim))
     if array.ndim != 1:
         header += struct.pack(f"<{array.ndim}I", *array.shape)
     return Ext(ARRAY_EXTENSION, header + (array if stored is dtype else array.astype(stored)).tobytes())
+
+
+def _few(array: Array) -> bytes:
+    """The bytes of not too many token ids, the same as of many. Each step of numpy costs more than it takes to pick them out of the memory."""
+    raw, zeros = array.tobytes(), bytes(array.size)
+    if raw[3::4] != zeros or raw[2::4] != zeros:
+        return _INT32_AS_IT_IS + raw
+    if raw[1::4] == zeros:
+        return _INT32_AS_UINT8 + raw[::4]
+    narrow = bytearray(2 * array.size)
+    narrow[::2], narrow[1::2] = raw[::4], raw[1::4]
+    return _INT32_AS_UINT16 + bytes(narrow)
 
 
 def _narrowest(array: Array) -> np.dtype[Any]:

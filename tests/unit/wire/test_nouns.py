@@ -100,12 +100,14 @@ def test_fields_with_a_default_may_be_left_out_and_keys_may_come_in_any_order() 
     assert encode_msgpack(read) == encode_msgpack(rollout())
 
 
-@pytest.mark.parametrize("limit, width", [(255, 1), (65_535, 2), (70_000, 4)])
-def test_token_ids_take_the_narrowest_type_on_the_wire_and_come_back_as_int32(limit: int, width: int) -> None:
-    short, long = prompt(limit), prompt(*[limit] * 101)
-    assert len(encode_msgpack(long)) - len(encode_msgpack(short)) == pytest.approx(100 * width, abs=3)
+@pytest.mark.parametrize("limit, width", [(255, 1), (256, 2), (65_535, 2), (65_536, 4), (70_000, 4), (2**31 - 1, 4)])
+@pytest.mark.parametrize("count", [100, 2000])
+def test_token_ids_take_the_narrowest_type_on_the_wire_and_come_back_as_int32(limit: int, width: int, count: int) -> None:
+    given = [place % 200 for place in range(count)] + [limit]
+    short, long = prompt(limit), prompt(*given)
+    assert len(encode_msgpack(long)) - len(encode_msgpack(short)) == pytest.approx(count * width, abs=4)
     ids = decode_msgpack(encode_msgpack(long), Segment).ids
-    assert ids.dtype == np.int32 and ids.tolist() == [limit] * 101
+    assert ids.dtype == np.int32 and ids.tolist() == given
 
 
 @pytest.mark.parametrize("reward", ["nan", "1", True, None, [], {}])
