@@ -36,28 +36,22 @@ rollouts.abandoned = abandoned
 """A choice that nobody went on from is trained on."""
 
 COPIED_PATHS = """
-from penstock.gateway.conversation import Conversation
-from penstock.types import Source
+from penstock.trace import Recorder
+from penstock.trace._runs import versions_between
 
-def copied(self, event, at, made=Conversation._prompt_point):
-    base = None if event.parent is None else self.points[event.parent]
-    if base is not None and event.pieces and (base.choice is None or event.keep < base.num_tokens):
-        path, point = [], base
-        while point is not None:
-            path.append(point)
-            point = None if point.parent is None else self.points[point.parent]
-        self.recorder.fork(None)
-        for point in reversed(path):
-            if point.choice is not None:
-                choice = point.choice
-                self.recorder.append(choice.ids, Source.SAMPLED, logprobs=choice.logprobs, versions=choice.versions)
-            else:
-                for piece in point.pieces:
-                    self.recorder.append(piece.ids, piece.source)
-        base.tip = self.recorder.tip
-    return made(self, event, at)
+def copied(self, after, tokens=None, fork=Recorder.fork):
+    fork(self, after, tokens)
+    path, place = [], self._tip
+    while place is not None:
+        run = self._runs[place[0]]
+        path.append((run.joined(), place[1]))
+        place = run.parent
+    fork(self, None)
+    for tokens, stop in reversed(path):
+        logprobs = None if tokens.logprobs is None else tokens.logprobs[:stop]
+        self.append(tokens.ids[:stop], tokens.source, logprobs=logprobs, versions=versions_between(tokens.versions, 0, stop))
 
-Conversation._prompt_point = copied
+Recorder.fork = copied
 """
 """A fork has a copy of what it shares, sampled tokens included."""
 

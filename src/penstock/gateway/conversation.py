@@ -1,8 +1,8 @@
 """The conversation of a session, as a tree of points: what is known, what a request adds to it, and what came of that.
 
 A *point* is a place behind some messages: a prompt that was answered, or a reply. A request whose messages are those of a reply and some more goes on
-from it, by what is added. Anything else (an edited message, a dropped one, another system prompt) leaves what is known at the first difference. Pure:
-no clock, no socket.
+from it, by what is added. Anything else (an edited message, a dropped one, another system prompt) leaves what is known at the first difference. What a
+trace has of it is made when the session has ended (see `recording`). Pure: no clock, no socket.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from penstock.chat import ChatTemplate, Known, Piece
 from penstock.errors import InvalidError
 from penstock.gateway.events import Choice, PromptPiece, Replied
 from penstock.gateway.requests import one_spelling
-from penstock.trace import Recorder, Span, Tokens
-from penstock.types import InferenceMetadata, Int32Array, Json, Message, Source
+from penstock.types import Int32Array, Json, Message, SamplerFacts
 from penstock.types.frozen import quickly_made
 from penstock.wire import canonical_json, digest
 
@@ -30,21 +29,23 @@ class Point:
 
     number: int
     parent: int | None
+    shared: int
+    """Messages that it has in common with the parent."""
     keep: int
     """Tokens of the parent's path that this one's begins with."""
-    pieces: tuple[Known, ...]
-    """Tokens that come after them."""
+    pieces: tuple[PromptPiece, ...]
+    """Tokens of a prompt that come after them; those of a reply are its choice's."""
     num_tokens: int
     messages: tuple[Message, ...]
     """All up to here, in one spelling."""
     digests: tuple[str, ...]
     """Of the tools, of them and the first message, and so on."""
-    tip: Span | None
-    """Where the recorder goes on from here."""
+    at: int
+    """When it was answered, in milliseconds since 1970."""
     choice: Choice | None = None
     """What was sampled; None for a prompt."""
-    mark: int = -1
-    """Number of the reply's message in the trace."""
+    sampler: SamplerFacts | None = None
+    """How; None for a prompt."""
     attempt: int = 0
     """Which answer to its prompt the reply belongs to, and which choice it is."""
     index: int = 0
@@ -54,6 +55,10 @@ class Point:
     children: list[int] = field(default_factory=list)
     """Of a prompt: its replies, in order."""
     num_attempts: int = 0
+
+    def known(self) -> tuple[Known, ...]:
+        """The tokens that it adds."""
+        return self.pieces if self.choice is None else (self.choice,)
 
 
 @quickly_made
@@ -68,13 +73,8 @@ class Prompt:
     messages: tuple[Message, ...]
     pieces: tuple[PromptPiece, ...]
     ids: Int32Array
-    is_fork: bool
-    """It leaves tokens behind that were known."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ids:
-    ids: Int32Array
+    digests: tuple[str, ...]
+    """Of the conversation; see `Point`."""
 
 
 class Conversation:
@@ -82,7 +82,6 @@ class Conversation:
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self.recorder = Recorder()
         self.points: list[Point] = []
         self.num_tokens = 0
         """Of all branches together."""
@@ -90,6 +89,10 @@ class Conversation:
         self._prompts: dict[str, int] = {}
         self._prefixes: dict[str, int] = {}
         """A point that begins with these messages."""
+        self._planned: Prompt | None = None
+        """The newest that was asked for: as a rule it is the one that is answered next, and then gone on from."""
+        self._path: tuple[int, list[Int32Array]] = (-1, [])
+        """A point, and the tokens on the path to it."""
 
     def prompts(self) -> Iterator[Point]:
         """Prompts that were answered, in order."""
@@ -97,35 +100,44 @@ class Conversation:
 
     def prompt(self, messages: tuple[Message, ...], tools: Sequence[Json] = ()) -> Prompt:
         """What these messages add. Raises `InvalidError` for a conversation that the template refuses."""
-        root = digest(canonical_json(list(tools))) if tools else _NO_TOOLS
-        digests = self._chain(root, messages)
+        digests = self._chain(digest(canonical_json(list(tools))) if tools else _NO_TOOLS, messages)
         known = self._prompts.get(digests[-1])
         if known is not None:
-            return self._plan(root, known, len(messages), self.points[known].num_tokens, messages, (), is_fork=False)
-        reply = self._longest_reply(digests[:-1])
-        if reply is not None:
-            num_old = len(reply.messages)
-            old, new = messages[num_old - 1], messages[num_old:]
-            if self._template.extends(new, old):
-                assert reply.choice is not None
-                pieces = self._template.delta(int(reply.choice.ids[-1]), new, list(tools) or None, reply=old).pieces
-                added = tuple(_piece(piece, num_old) for piece in pieces)
-                return self._plan(root, reply.number, num_old, reply.num_tokens, messages, added, is_fork=False)
-        return self._forked(root, digests, messages, tools)
+            self._planned = self._plan(digests, known, len(messages), self.points[known].num_tokens, messages, ())
+        else:
+            self._planned = self._extended(digests, messages, tools) or self._forked(digests, messages, tools)
+        return self._planned
 
     def apply(self, event: Replied, at: int) -> list[Point]:
-        """Record an answer, and give the points of its choices."""
-        prompt = self._prompt_point(event, at)
+        """Add an answer, and give the points of its choices."""
+        planned = self._planned
+        # By identity, where that tells: what is made of one prompt is made of its parts.
+        if planned is not None and not (
+            planned.messages is event.messages
+            and planned.pieces is event.pieces
+            and (planned.tools, planned.parent, planned.keep) == (event.tools, event.parent, event.keep)
+        ):
+            planned = None
+        prompt = self._prompt_point(event, at, planned)
         prompt.num_attempts += 1
-        return [self._reply_point(prompt, choice, index, event, at) for index, choice in enumerate(event.choices)]
+        points = [self._reply_point(prompt, choice, index, event, at) for index, choice in enumerate(event.choices)]
+        if planned is not None and points:
+            self._path = points[0].number, [planned.ids, event.choices[0].ids]
+        return points
 
     def _plan(
-        self, root: str, parent: int | None, shared: int, keep: int, messages: tuple[Message, ...], pieces: tuple[PromptPiece, ...], *, is_fork: bool
+        self, digests: tuple[str, ...], parent: int | None, shared: int, keep: int, messages: tuple[Message, ...], pieces: tuple[PromptPiece, ...]
     ) -> Prompt:
-        self.recorder.fork(None if parent is None else self.points[parent].tip)
-        self.recorder.rewind(keep)
-        ids = np.concatenate([self.recorder.ids(), *(piece.ids for piece in pieces)])
-        return Prompt(tools=root, parent=parent, shared=shared, keep=keep, messages=messages[shared:], pieces=pieces, ids=ids, is_fork=is_fork)
+        parts = [] if parent is None else self._kept(self.points[parent], keep)
+        ids = np.concatenate([*parts, *[piece.ids for piece in pieces]]) if parts or pieces else np.zeros(0, np.int32)
+        return Prompt(tools=digests[0], parent=parent, shared=shared, keep=keep, messages=messages[shared:], pieces=pieces, ids=ids, digests=digests)
+
+    def _kept(self, point: Point, keep: int) -> list[Int32Array]:
+        """The first `keep` tokens on the path to a point."""
+        number, parts = self._path
+        if number != point.number:
+            parts = [one.ids for one in self._known(point)]
+        return parts if keep == point.num_tokens else [np.concatenate(parts)[:keep]]
 
     def _chain(self, root: str, messages: tuple[Message, ...]) -> tuple[str, ...]:
         """Digests of the beginnings of a conversation. Most go on from the newest point: then only what is new is looked at."""
@@ -134,11 +146,23 @@ class Conversation:
             return _linked(newest.digests, messages[len(newest.messages) :])
         return _linked((root,), messages)
 
-    def _forked(self, root: str, digests: tuple[str, ...], messages: tuple[Message, ...], tools: Sequence[Json]) -> Prompt:
+    def _extended(self, digests: tuple[str, ...], messages: tuple[Message, ...], tools: Sequence[Json]) -> Prompt | None:
+        """What is added to the reply that the longest beginning of the messages ends with; None if there is none, or the template rewrites it."""
+        reply = self._longest_reply(digests)
+        if reply is None or reply.choice is None:
+            return None
+        num_old = len(reply.messages)
+        old, new = messages[num_old - 1], messages[num_old:]
+        if not self._template.extends(new, old):
+            return None
+        pieces = self._template.delta(int(reply.choice.ids[-1]), new, list(tools) or None, reply=old).pieces
+        return self._plan(digests, reply.number, num_old, reply.num_tokens, messages, tuple([_piece(piece, num_old) for piece in pieces]))
+
+    def _forked(self, digests: tuple[str, ...], messages: tuple[Message, ...], tools: Sequence[Json]) -> Prompt:
         """Render all of it and leave the nearest known point where it differs."""
         if not self.points:
             pieces = self._template.open(messages, list(tools) or None).pieces
-            return self._plan(root, None, 0, 0, messages, tuple(_piece(piece) for piece in pieces), is_fork=False)
+            return self._plan(digests, None, 0, 0, messages, tuple([_piece(piece) for piece in pieces]))
         shared = next((index for index in range(len(messages), 0, -1) if digests[index] in self._prefixes), 0)
         # Nothing in common but perhaps the first tokens: those of the newest point are as good as any.
         base = self.points[self._prefixes[digests[shared]] if shared else -1]
@@ -151,7 +175,7 @@ class Conversation:
                 fork = None
         if fork is None:
             fork = self._template.refork(messages, self._known(base), list(tools) or None)
-        return self._plan(root, base.number, shared, fork.keep, messages, tuple(_piece(piece) for piece in fork.pieces), is_fork=True)
+        return self._plan(digests, base.number, shared, fork.keep, messages, tuple([_piece(piece) for piece in fork.pieces]))
 
     def _as_sampled(self, digests: tuple[str, ...], messages: tuple[Message, ...]) -> list[Message]:
         shown = list(messages)
@@ -163,16 +187,18 @@ class Conversation:
                 shown[index] = Message(role="assistant", content=choice.text)
         return shown
 
-    def _longest_reply(self, digests: Sequence[str]) -> Point | None:
-        """The reply that the longest beginning of a conversation ends with."""
-        for one in reversed(digests):
-            numbers = self._replies.get(one)
+    def _longest_reply(self, digests: tuple[str, ...]) -> Point | None:
+        """The reply that the longest beginning of a conversation ends with, short of all of it."""
+        for index in range(len(digests) - 2, 0, -1):
+            numbers = self._replies.get(digests[index])
             if numbers is not None:
                 return self._likeliest(numbers)
         return None
 
     def _likeliest(self, numbers: Sequence[int]) -> Point:
         """Of replies that say the same to the same: the one that was continued, else the newest that its client got."""
+        if len(numbers) == 1:
+            return self.points[numbers[0]]
         return max((self.points[number] for number in numbers), key=lambda point: (point.is_continued, not point.is_gone, point.attempt, -point.index))
 
     def _known(self, point: Point) -> list[Known]:
@@ -182,84 +208,73 @@ class Conversation:
         place: Point | None = point
         while place is not None:
             inherited = place.keep
-            pieces.append(_first(place.pieces, keep - inherited))
+            pieces.append(_first(place.known(), keep - inherited))
             keep = min(keep, inherited)
             place = None if place.parent is None else self.points[place.parent]
         return [piece for part in reversed(pieces) for piece in part]
 
-    def _prompt_point(self, event: Replied, at: int) -> Point:
+    def _prompt_point(self, event: Replied, at: int, planned: Prompt | None) -> Point:
         base = None if event.parent is None else self.points[event.parent]
         if base is not None and base.choice is None and not event.messages:
             return base
-        before = () if base is None else base.messages[: event.shared]
-        messages = before + event.messages
-        digests = _linked((event.tools,) if base is None or not event.shared else base.digests[: event.shared + 1], event.messages)
+        shared = 0 if base is None else event.shared
+        if planned is not None:
+            digests = planned.digests
+        else:
+            digests = _linked((event.tools,) if base is None or not shared else base.digests[: shared + 1], event.messages)
         known = self._prompts.get(digests[-1])
         if known is not None:  # two at once asked the same
             return self.points[known]
         # Replies before those that are shared with another point were gone on from when that one was made.
-        for one in digests[max(1, event.shared) : -1]:
+        for one in digests[max(1, shared) : -1]:
             numbers = self._replies.get(one)
             if numbers is not None:
                 self._likeliest(numbers).is_continued = True
-        self.recorder.fork(None if base is None else base.tip)
-        self.recorder.rewind(event.keep)
-        self._record(event.pieces, messages[event.shared :], event.shared, at)
-        point = self._add(base, event.keep, event.pieces, messages, digests)
+        point = Point(
+            number=len(self.points),
+            parent=event.parent,
+            shared=shared,
+            keep=event.keep,
+            pieces=event.pieces,
+            num_tokens=event.keep + sum([len(piece.ids) for piece in event.pieces]),
+            messages=event.messages if base is None else base.messages[:shared] + event.messages,
+            digests=digests,
+            at=at,
+        )
+        self._add(point)
         self._prompts[digests[-1]] = point.number
-        for one in digests[event.shared + 1 :]:
+        for one in digests[shared + 1 :]:
             self._prefixes.setdefault(one, point.number)
         return point
 
     def _reply_point(self, prompt: Point, choice: Choice, index: int, event: Replied, at: int) -> Point:
-        self.recorder.fork(prompt.tip)
-        self.recorder.open_message()
-        self.recorder.append(choice.ids, Source.SAMPLED, logprobs=choice.logprobs, versions=choice.versions)
-        inference = InferenceMetadata(sampler=event.sampler, usage=choice.usage, finish_reason=choice.finish)
-        mark = self.recorder.close_message(choice.message, inference=inference, timestamp=at)
         told = one_spelling(choice.message)
-        point = self._add(prompt, prompt.num_tokens, (_Ids(choice.ids),), (*prompt.messages, told), _linked(prompt.digests, [told]))
-        point.choice, point.mark, point.attempt, point.index, point.is_gone = choice, mark, prompt.num_attempts, index, event.gone
-        prompt.children.append(point.number)
-        self._replies.setdefault(point.digests[-1], []).append(point.number)
-        self._prefixes.setdefault(point.digests[-1], point.number)
-        return point
-
-    def _add(self, base: Point | None, keep: int, pieces: Sequence[Known], messages: tuple[Message, ...], digests: tuple[str, ...]) -> Point:
-        added = sum(len(piece.ids) for piece in pieces)
-        self.num_tokens += added
+        link = _link(prompt.digests[-1], told)
         point = Point(
             number=len(self.points),
-            parent=None if base is None else base.number,
-            keep=keep,
-            pieces=tuple(pieces),
-            num_tokens=keep + added,
-            messages=messages,
-            digests=digests,
-            tip=self.recorder.tip,
+            parent=prompt.number,
+            shared=len(prompt.messages),
+            keep=prompt.num_tokens,
+            pieces=(),
+            num_tokens=prompt.num_tokens + len(choice.ids),
+            messages=(*prompt.messages, told),
+            digests=(*prompt.digests, link),
+            at=at,
+            choice=choice,
+            sampler=event.sampler,
+            attempt=prompt.num_attempts,
+            index=index,
+            is_gone=event.gone,
         )
-        self.points.append(point)
+        self._add(point)
+        prompt.children.append(point.number)
+        self._replies.setdefault(link, []).append(point.number)
+        self._prefixes.setdefault(link, point.number)
         return point
 
-    def _record(self, pieces: Sequence[PromptPiece], new: Sequence[Message], first: int, at: int) -> None:
-        """Append pieces; those that spell a new message (their indices count from `first`) are marked as it. A message without any is marked too."""
-        num_marked = 0
-        for piece in pieces:
-            index = -1 if piece.message_index is None else piece.message_index - first
-            if index < num_marked:
-                self.recorder.append_checked(_tokens(piece))
-                continue
-            self._mark_silent(new[num_marked:index], at)
-            self.recorder.open_message()
-            self.recorder.append_checked(_tokens(piece))
-            self.recorder.close_message(new[index], timestamp=at)
-            num_marked = index + 1
-        self._mark_silent(new[num_marked:], at)
-
-    def _mark_silent(self, messages: Sequence[Message], at: int) -> None:
-        for message in messages:
-            self.recorder.open_message()
-            self.recorder.close_message(message, timestamp=at)
+    def _add(self, point: Point) -> None:
+        self.num_tokens += point.num_tokens - point.keep
+        self.points.append(point)
 
 
 def _linked(before: tuple[str, ...], messages: Sequence[Message]) -> tuple[str, ...]:
@@ -271,21 +286,14 @@ def _linked(before: tuple[str, ...], messages: Sequence[Message]) -> tuple[str, 
 
 
 def _link(before: str, message: Message) -> str:
-    calls = canonical_json(list(message.tool_calls)) if message.tool_calls else b""
-    parts = (before, message.role, message.content, message.tool_call_id or "", message.name or "")
-    return digest(b"\0".join([*(part.encode("utf-8", "surrogatepass") for part in parts), calls]))
+    spelled = f"{before}\0{message.role}\0{message.content}\0{message.tool_call_id or ''}\0{message.name or ''}\0".encode("utf-8", "surrogatepass")
+    return digest(spelled + canonical_json(list(message.tool_calls)) if message.tool_calls else spelled)
 
 
 def _piece(piece: Piece, offset: int = 0) -> PromptPiece:
     """A rendered piece, with messages counted from `offset`."""
     index = piece.message_index
     return PromptPiece(ids=piece.ids, source=piece.source, message_index=None if index is None else index + offset)
-
-
-def _tokens(piece: PromptPiece) -> Tokens:
-    """A piece as it is recorded. Its ids are the template's, at first hand or from the journal: they are not looked at again, and nobody may write there."""
-    piece.ids.flags.writeable = False
-    return Tokens(ids=piece.ids, source=piece.source, logprobs=None, versions=(), arrays={}, media=())
 
 
 def _first(pieces: Sequence[Known], num_tokens: int) -> list[Known]:
@@ -296,3 +304,8 @@ def _first(pieces: Sequence[Known], num_tokens: int) -> list[Known]:
             kept.append(piece if len(piece.ids) <= num_tokens else _Ids(piece.ids[:num_tokens]))
             num_tokens -= len(kept[-1].ids)
     return kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ids:
+    ids: Int32Array

@@ -10,8 +10,7 @@ import msgspec
 import xxhash
 
 from penstock.errors import InputError
-from penstock.gateway.requests import Ask, ask_of
-from penstock.types import Message
+from penstock.gateway.requests import Ask, ask_more, ask_of
 from penstock.types.frozen import quickly_made
 from penstock.wire import parse_json
 
@@ -21,23 +20,30 @@ class _Request(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Request)
+_SPACE = b" \t\r\n"
 
 
 @quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """How a request began, up to the end of its last message."""
+    """A request that was read."""
 
     length: int
+    """Bytes up to the bracket that closes its messages."""
     digest: bytes
-    """Of the first `length` bytes."""
+    """Of those."""
     opening: bytes
     """The bytes up to the bracket that opens the messages."""
-    messages: tuple[Message, ...]
+    closing: bytes
+    """The bytes from the bracket on that closes them."""
+    ask: Ask
 
 
 class Reader:
-    """Reads the requests of one session, in any order. Those that go on from the one before cost what they add."""
+    """Reads the requests of one session, in any order. Those that go on from the one before cost what they add.
+
+    Most have nothing new but messages: of those nothing else is looked at. Other fields may be new as well.
+    """
 
     def __init__(self) -> None:
         self._heard: _Heard | None = None
@@ -45,17 +51,40 @@ class Reader:
     def read(self, body: bytes, headers: Mapping[str, str]) -> Ask:
         """The request that `body` spells. Raises `BadRequestError` or `MalformedError`, the same as if it were the first."""
         heard = self._heard
-        rest = b"" if heard is None else _rest(heard, body)
-        if heard is None or not rest:
+        if heard is None or len(body) <= heard.length or _digest(body, heard.length) != heard.digest:
             return self._whole(body, headers)
+        try:
+            ask = self._more(heard, body, headers) or self._further(heard, body, headers)
+        except InputError:
+            ask = None
+        return ask or self._whole(body, headers)  # which says where it is wrong, if it is
+
+    def _more(self, heard: _Heard, body: bytes, headers: Mapping[str, str]) -> Ask | None:
+        """The request, if it is the one before with more messages."""
+        end = len(body) - len(heard.closing)
+        if end <= heard.length or not body.endswith(heard.closing):
+            return None
+        added = body[heard.length : end].lstrip(_SPACE)
+        if not added.startswith(b","):
+            return None
+        # What is new, at the depth at which it stands. Where this is a list and nothing behind it, the bracket behind it is the one that closed it before.
+        more: Any = parse_json(b'{"":[%b]}' % added[1:])
+        if len(more) != 1 or not more[""]:
+            return None
+        ask = ask_more(heard.ask, body, more[""], headers)
+        self._heard = _Heard(length=end, digest=_digest(body, end), opening=heard.opening, closing=heard.closing, ask=ask)
+        return ask
+
+    def _further(self, heard: _Heard, body: bytes, headers: Mapping[str, str]) -> Ask | None:
+        """The request, if it begins as the one before."""
+        rest = _rest(heard, body)
+        if not rest:
+            return None
         # Without what is known, it is a request like any other: only what is new can be wrong.
         short = heard.opening + rest
-        try:
-            ask = ask_of(body, parse_json(short), headers, before=heard.messages)
-        except InputError:
-            return self._whole(body, headers)  # which says where it is wrong
+        ask = ask_of(body, parse_json(short), headers, before=heard.ask.messages)
         end = len(body) - len(short) + _end(short, len(heard.opening))
-        self._heard = _Heard(length=end, digest=_digest(body, end), opening=heard.opening, messages=ask.messages)
+        self._heard = _Heard(length=end, digest=_digest(body, end), opening=heard.opening, closing=body[end:], ask=ask)
         return ask
 
     def _whole(self, body: bytes, headers: Mapping[str, str]) -> Ask:
@@ -67,19 +96,17 @@ class Reader:
         end = start + len(messages) - 2
         self._heard = None
         if body.count(messages) == 1 and parse_json(body[:start] + body[end:]) == plain | {"messages": []}:
-            self._heard = _Heard(length=end, digest=_digest(body, end), opening=body[:start], messages=ask.messages)
+            self._heard = _Heard(length=end, digest=_digest(body, end), opening=body[:start], closing=body[end:], ask=ask)
         return ask
 
 
 def _rest(heard: _Heard, body: bytes) -> bytes:
-    """What follows behind the messages that are known: new ones, and the other fields. Empty if the request begins otherwise."""
-    if len(body) <= heard.length or _digest(body, heard.length) != heard.digest:
-        return b""
-    rest = body[heard.length :].lstrip(b" \t\r\n")
+    """What follows behind the messages that are known: new ones, and the other fields. Empty if it cannot be told without them."""
+    rest = body[heard.length :].lstrip(_SPACE)
     if rest.startswith(b"]"):
         return rest
     # A comma alone would be no list; that a message must follow it is for the parser to say.
-    return rest[1:] if rest.startswith(b",") and not rest[1:].lstrip(b" \t\r\n").startswith(b"]") else b""
+    return rest[1:] if rest.startswith(b",") and not rest[1:].lstrip(_SPACE).startswith(b"]") else b""
 
 
 def _end(short: bytes, start: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ LAST_EVENT = b"data: [DONE]\n\n"
 UNFINISHED = "�"
 """What decoders write for bytes that are no character (yet)."""
 _CONTEXT_TOKENS, _MOST_HELD_TOKENS = 8, 64
+_LIFE, _NUMBERS = secrets.token_hex(8), count()
 
 
 def choice_of(sampled: Sampled, index: int, ask: Ask, template: ChatTemplate, *, id: str) -> Choice:
@@ -102,7 +104,8 @@ class Answer:
 
 def new_id() -> str:
     """A name for an answer."""
-    return f"chatcmpl-{secrets.token_hex(12)}"
+    # Random once, then counted: asking the system for randomness costs more than to put together what has the name.
+    return f"chatcmpl-{_LIFE}{next(_NUMBERS):08x}"
 
 
 def part_event(id: str, model: str, created: int, index: int, delta: Shape, logprobs: Shape | None) -> bytes:

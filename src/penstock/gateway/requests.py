@@ -77,7 +77,6 @@ def read_ask(body: bytes, headers: Mapping[str, str] | None = None) -> Ask:
 def ask_of(body: bytes, plain: Json, headers: Mapping[str, str], *, before: tuple[Message, ...] = ()) -> Ask:
     """The request that `body` spells and that reads as `plain`, but for messages that stand before those and were read already."""
     fields = _Fields(plain)
-    key = headers.get("idempotency-key")
     fields.refuse_what_is_not_served()
     choice = fields.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
@@ -88,10 +87,11 @@ def ask_of(body: bytes, plain: Json, headers: Mapping[str, str], *, before: tupl
         raise BadRequestError("top_logprobs needs logprobs: true", "top_logprobs")
     tools = _tools(fields.get("tools", []))
     options = fields.get("stream_options")
+    name, is_keyed, is_retry = _named(body, headers)
     return Ask(
-        digest=digest(b"key:" + key.encode() if key else body),
-        is_keyed=bool(key),
-        is_retry=headers.get("x-stainless-retry-count", "0") != "0",
+        digest=name,
+        is_keyed=is_keyed,
+        is_retry=is_retry,
         model=fields.text("model", ""),
         messages=before + _messages(fields.get("messages"), len(before)),
         tools=tools,
@@ -108,6 +108,37 @@ def ask_of(body: bytes, plain: Json, headers: Mapping[str, str], *, before: tupl
         stream=fields.flag("stream"),
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
     )
+
+
+def ask_more(ask: Ask, body: bytes, more: Json, headers: Mapping[str, str]) -> Ask:
+    """The request that `body` spells, where it says what `ask` says but for `more` messages behind those."""
+    name, is_keyed, is_retry = _named(body, headers)
+    return Ask(
+        digest=name,
+        is_keyed=is_keyed,
+        is_retry=is_retry,
+        model=ask.model,
+        messages=ask.messages + _messages(more, len(ask.messages)),
+        tools=ask.tools,
+        calls_tools=ask.calls_tools,
+        num_choices=ask.num_choices,
+        max_tokens=ask.max_tokens,
+        temperature=ask.temperature,
+        seed=ask.seed,
+        stop=ask.stop,
+        wants_logprobs=ask.wants_logprobs,
+        num_alternatives=ask.num_alternatives,
+        filters=ask.filters,
+        return_token_ids=ask.return_token_ids,
+        stream=ask.stream,
+        include_usage=ask.include_usage,
+    )
+
+
+def _named(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool, bool]:
+    """The name of a request, whether its client gave it, and whether the client has asked before."""
+    key = headers.get("idempotency-key")
+    return digest(b"key:" + key.encode() if key else body), bool(key), headers.get("x-stainless-retry-count", "0") != "0"
 
 
 def one_spelling(message: Message) -> Message:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from penstock.errors import InvalidError
 from penstock.gateway.conversation import Conversation, Point
 from penstock.gateway.events import Ended, Opened, Repeats, Rewarded
+from penstock.gateway.recording import recorded
 from penstock.types import Json, Purpose, Rollout, RolloutStatus, VersionRun
 
 TURNS = "turns"
@@ -116,13 +117,13 @@ def verdict(opened: Opened, conversation: Conversation, rewards: Rewards, ended:
 
 
 def rollout_of(opened: Opened, conversation: Conversation, rewards: Rewards, ended: Ended, *, trainable_policy: str) -> Rollout:
-    """The rollout. The conversation must not go on after this: what nobody continued is cut off. May be asked for again."""
+    """The rollout."""
     found = verdict(opened, conversation, rewards, ended, trainable_policy=trainable_policy)
-    recorder, points, slot = conversation.recorder, conversation.points, opened.slot
+    made, slot = recorded(conversation), opened.slot
     for number, given in rewards.by_reply.items():
-        recorder.attach(points[number].mark, reward=given.value, rewards=given.parts)
+        made.recorder.attach(made.marks[number], reward=given.value, rewards=given.parts)
     for number, reason in found.abandoned.items():
-        recorder.abandon(recorder.message_spans(points[number].mark)[0], reason)
+        made.recorder.abandon(made.recorder.message_spans(made.marks[number])[0], reason)
     return Rollout(
         run=slot.run,
         environment=slot.environment,
@@ -131,7 +132,7 @@ def rollout_of(opened: Opened, conversation: Conversation, rewards: Rewards, end
         member=slot.member,
         retry=slot.retry,
         rollout_uid=slot.uid,
-        trace=recorder.trace(),
+        trace=made.recorder.trace(),
         status=found.status,
         reward=math.fsum(found.rewards.values()) if found.status.usable else None,
         rewards=found.rewards,
