@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import weakref
 
 import pytest
 
@@ -123,3 +125,16 @@ async def test_an_alarm_set_to_never_does_not_wake_the_loop() -> None:
     other.alarm.set(0.005)
     await other.ringing()
     assert bell.rings == []
+
+
+@pytest.mark.parametrize(("silence", "seconds"), [("close", 60.0), ("clear", 0.001)])
+async def test_the_loop_forgets_an_alarm_that_was_closed_at_once_and_one_that_was_cleared_at_its_moment(silence: str, seconds: float) -> None:
+    bell, other = Bell(), Bell()
+    bell.alarm.set(seconds)
+    getattr(bell.alarm, silence)()
+    other.alarm.set(0.01)
+    await other.ringing()
+    known = weakref.ref(bell)
+    del bell
+    gc.collect()
+    assert known() is None
