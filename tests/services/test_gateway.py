@@ -255,14 +255,14 @@ def test_rewards_have_names_belong_to_turns_or_to_the_whole_and_are_never_made_u
     path = f"/sessions/{session['id']}"
     with stage.agent(session) as client:
         first = ask(client, [user("one")])
-        ask(client, [user("one"), first.choices[0].message.model_dump(), user("two")])
+        second = ask(client, [user("one"), first.choices[0].message.model_dump(), user("two")])
     assert stage.call("POST", f"{path}/end", {})[0] == 422
     for wrong in (b'{"reward": NaN}', b'{"reward": 1e999}', b'{"reward": "1"}', b'{"reward": true}', b'{"reward": null}', b"{}", b'{"rewards": {"a b": 1}}'):
         status, told = stage.call("POST", f"{path}/reward", wrong)
         assert status == 422, (wrong, told)
     assert stage.call("POST", f"{path}/reward", {"turn": "chatcmpl-other", "reward": 1.0})[0] == 404
-    assert stage.call("POST", f"{path}/reward", {"turn": first.id, "reward": 0.25})[0] == 200
-    assert stage.call("POST", f"{path}/reward", {"turn": 1, "rewards": {"style": 0.5}})[0] == 200
+    assert stage.call("POST", f"{path}/reward", {"turn": 0, "reward": 0.25}) == (200, {"rewards": {}, "turns": {first.id: 0.25}})
+    assert stage.call("POST", f"{path}/reward", {"turn": 1, "rewards": {"style": 0.5}})[1]["turns"] == {first.id: 0.25, second.id: 0.5}
     assert stage.call("POST", f"{path}/reward", {"rewards": {"right": 1.0, "short": -0.5}})[0] == 200
     assert stage.call("POST", f"{path}/reward", {"rewards": {"short": -0.25}})[0] == 200
     rollout = stage.rollout(stage.end(session)["rollout_uid"])

@@ -180,7 +180,7 @@ class Gateway:
         """`POST /sessions/{id}/reward`."""
         session = await self._sessions.find(request.head.params["id"])
         await session.tell(rewarded=_event(session, read_body(request.body, RewardBody)))
-        return _reply({"rewards": session.rewards.total, "turns": {number: given.value for number, given in session.rewards.by_reply.items()}})
+        return _reply({"rewards": session.rewards.total, "turns": session.rewards_of_turns()})
 
     async def end(self, request: DirectRequest) -> DirectReply:
         """`POST /sessions/{id}/end`."""

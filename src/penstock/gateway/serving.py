@@ -48,6 +48,8 @@ def serve_gateway(config: GatewayConfig) -> None:
             async with HttpEngine(config.engines, token=config.token, policy=config.policy, version=published.version) as engine:
                 if config.open_run:
                     await _open_run(client, config)
+                else:
+                    await _find_run(client)
                 counts: Counter[str] = Counter()
 
                 def count(name: str, number: int) -> None:
@@ -139,6 +141,13 @@ async def _only_run(config: GatewayConfig) -> str:
     if len(runs) != 1:
         raise ConfigError(f"--run: the buffer has {len(runs)} runs{': ' + ', '.join(runs) if runs else ''}; name one (with --open-run, a new one)")
     return str(runs[0])
+
+
+async def _find_run(client: BufferClient) -> None:
+    try:
+        await client.status()
+    except UnknownError as error:
+        raise ConfigError(f"--run: {error}; --open-run opens it") from None
 
 
 async def _open_run(client: BufferClient, config: GatewayConfig) -> None:

@@ -205,6 +205,16 @@ class Session:
             raise UnknownError(f"the session has no reply {turn!r:.80} with a choice {choice}; it has {len(ids)} answers")
         return points[choice].number
 
+    def rewards_of_turns(self) -> dict[str, float]:
+        """By completion id; a choice but the first has its number behind it, as in `chatcmpl-1#2`."""
+        given = self.rewards.by_reply
+        return {
+            f"{id}#{choice}" if choice else id: given[point.number].value
+            for id, points in self._answers.items()
+            for choice, point in enumerate(points)
+            if point.number in given
+        }
+
     @property
     def num_answers(self) -> int:
         """Requests that were answered."""
