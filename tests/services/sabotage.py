@@ -6,6 +6,7 @@ A bug is text that the child's interpreter runs before anything else. Nothing in
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def running(directory: Path, monkeypatch: pytest.MonkeyPatch, *bugs: str, argume
     if bugs:
         (directory / "patch").mkdir()
         (directory / "patch" / "sitecustomize.py").write_text("\n".join(bugs))
-        monkeypatch.setenv("PYTHONPATH", str(directory / "patch"))
+        monkeypatch.setenv("PYTHONPATH", str(directory / "patch"), prepend=os.pathsep)
     process = Process(directory, *arguments)
     try:
         yield process
