@@ -16,6 +16,7 @@ from penstock.types import (
     CheckpointRecord,
     GroupRecord,
     GroupState,
+    HeldSlot,
     JournalEntry,
     Laws,
     LeaseRecord,
@@ -25,6 +26,7 @@ from penstock.types import (
     Outcome,
     Payload,
     Plan,
+    PlannedGroup,
     Purpose,
     ReaderRecord,
     RolloutRecord,
@@ -96,6 +98,7 @@ class RecordsContract:
             ("z", "b", 10),
         ]
         assert [event.index for event in store.journal("demo", "e")] == [0, 1, 2, 9, 10]
+        assert [event.index for event in store.journal("demo", "e", 9)] == [9, 10]
         assert [found.uid for found in store.scan_rollouts("demo")] == ["x", "y", "z"]
         store.close()
 
@@ -242,3 +245,20 @@ class RecordsContract:
         assert len(tuple(store.rollouts_since("demo", -1.0))) == 1200
         assert tuple(store.rollouts_since("demo", 1199.0)) == ()
         store.close()
+
+    def test_the_history_of_a_group_is_who_names_it(self, rig: Rig) -> None:
+        store = rig.open()
+        planned = (PlannedGroup(id="g/0/1", digest="d"), PlannedGroup(id="g/0/2", digest="d"))
+        taken = LeaseRecord(run="demo", lease="l1", consumer="c", groups=planned, state=LeaseState.EXPIRED, fence=1, seconds=1.0, expires_at=2.0, taken_at=1.0)
+        slot = HeldSlot(group_id="g/0/1", member=0, retry=0, claimed_at=1.0)
+        lost = SessionRecord(run="demo", session="s1", worker="w", expires_at=2.0, ended=True, ended_at=3.0, reason="worker_lost", held=(slot,))
+        alive = SessionRecord(run="demo", session="s2", worker="g/0/1", expires_at=2.0)
+        named = replace(plan(0), run="demo", groups=planned[:1])
+        store.submit([RUN, replace(taken, lease="l2", fence=2, groups=planned[:1]), taken, lost, alive, named, replace(taken, run="other")])
+        for _ in range(2):
+            assert store.history("demo", "g/0/2") == ((), (taken,), ())
+            assert store.history("demo", "g/0/1") == ((named,), (taken, replace(taken, lease="l2", fence=2, groups=planned[:1])), (lost,))
+            assert store.history("demo", "g/0") == ((), (), ())
+            # Once more from disk.
+            store.close()
+            store = rig.open()

@@ -17,7 +17,8 @@ from penstock.buffer.selection import select
 from penstock.buffer.serving import STORE_FILE
 from penstock.buffer.status import ledger_reply
 from penstock.buffer.store import SqliteStore
-from penstock.buffer.story import Story, tell
+from penstock.buffer.story import Story
+from penstock.buffer.telling import tell
 from penstock.errors import UnknownError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from penstock.errors import ConflictError, FencedError
 from penstock.ledger.book import Decision, Ledger, is_free
 from penstock.ledger.groups import settle
 from penstock.ledger.states import move_member
-from penstock.types import GroupRecord, MemberRecord, MemberState, Record, SessionRecord
+from penstock.types import GroupRecord, HeldSlot, MemberRecord, MemberState, Record, SessionRecord
 from penstock.wire import digest
 
 
@@ -110,11 +110,13 @@ def hand_back(ledger: Ledger, member: MemberRecord, reason: str, *, failed: bool
 
 
 def _end_session(ledger: Ledger, session: SessionRecord, reason: str, now: float) -> Decision[SessionRecord]:
-    ended = replace(session, ended=True)
     freed: dict[str, list[MemberRecord]] = {}
+    held: list[HeldSlot] = []
     for group_id, slot in ledger.claims.get(session.session, {}):
         member = ledger.members[group_id][slot]
+        held.append(HeldSlot(group_id=group_id, member=slot, retry=member.retry, claimed_at=member.claimed_at))
         freed.setdefault(group_id, []).append(hand_back(ledger, member, reason, failed=reason == "worker_lost"))
+    ended = replace(session, ended=True, ended_at=now, reason=reason, held=tuple(held))
     records: list[Record] = []
     for group_id, members in freed.items():
         records.extend(members)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, is_settled, places, spread
-from penstock.buffer.store.protocol import StoredBody
+from penstock.buffer.store.protocol import History, StoredBody
 from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
 from penstock.errors import ConflictError, CorruptError, InvariantError, PenstockError, StoreError, StoreFullError, UnknownError
 from penstock.testing._log import Frame, LogCodec
@@ -215,8 +215,12 @@ class MemoryStore:
         ready = [group for group in self._durable(("group", run), GroupRecord) if group.ready_order is not None and group.ready_order > ready_order]
         return tuple(sorted(ready, key=lambda group: group.ready_order or 0))
 
-    def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
-        return tuple(sorted(self._every(("journal", run, episode), JournalEntry), key=lambda entry: entry.index))
+    def journal(self, run: str, episode: str, first: int = 0) -> tuple[JournalEntry, ...]:
+        entries = self._every(("journal", run, episode), JournalEntry)
+        return tuple(sorted((entry for entry in entries if entry.index >= first), key=lambda entry: entry.index))
+
+    def history(self, run: str, group_id: str) -> History:
+        return History.of(group_id, self._all(("plan", run), Plan), self._all(("lease", run), LeaseRecord), self._all(("session", run), SessionRecord))
 
     def scan_groups(self, run: str) -> Iterator[GroupRecord]:
         yield from sorted(self._durable(("group", run), GroupRecord), key=lambda group: group.order)

@@ -26,7 +26,7 @@ from penstock.types.episodes import (
 from penstock.types.groups import AnnotationRecord, Arrival, GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
 from penstock.types.kept import ArchiveFile, JournalEntry, Moved, Payload
 from penstock.types.leases import LeaseRecord, LeaseRequest, LeaseState, ReaderRecord
-from penstock.types.ledger import Laws, Record, RunRecord, SessionRecord, Snapshot, Tally
+from penstock.types.ledger import HeldSlot, Laws, Record, RunRecord, SessionRecord, Snapshot, Tally
 from penstock.types.tokens import (
     BoolArray,
     Evidence,
@@ -64,6 +64,7 @@ __all__ = [
     "Group",
     "GroupRecord",
     "GroupState",
+    "HeldSlot",
     "InferenceMetadata",
     "Int32Array",
     "JournalEntry",

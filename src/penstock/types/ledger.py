@@ -77,6 +77,16 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSlot:
+    """A slot that a session held when it ended: the try that came to nothing."""
+
+    group_id: str
+    member: int
+    retry: int
+    claimed_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
     """A worker that claims slots."""
 
@@ -87,6 +97,11 @@ class SessionRecord:
     claims: int = 0
     """Number of its last claim, so that one that comes twice hands out nothing twice."""
     ended: bool = False
+    ended_at: float | None = None
+    reason: str | None = None
+    """Why it ended: worker_lost or worker_left."""
+    held: tuple[HeldSlot, ...] = ()
+    """What it had claimed and not filled by then."""
 
 
 Record = (

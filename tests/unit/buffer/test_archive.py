@@ -23,7 +23,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.intake import decode_rollout, rollout_intake
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
-from penstock.buffer.story import tell
+from penstock.buffer.telling import tell
 from penstock.errors import ConflictError, CorruptError, RetiredError
 from penstock.types import CutRequest, GroupRecord, GroupState, LeaseRecord, LeaseRequest, Payload, Plan, Purpose, RolloutRecord, RolloutStatus
 from penstock.wire import digest, encode_msgpack

@@ -14,12 +14,12 @@ from penstock.buffer.exporting import ExportRow, export_lines
 from penstock.buffer.routes.reading import RUN, check_query, check_run, id_of, run_of
 from penstock.buffer.selection import FIELDS, select
 from penstock.buffer.service import BufferService
-from penstock.buffer.story import MEMBER_MARK, Story, tell
+from penstock.buffer.story import Story
+from penstock.buffer.telling import find, tell
 from penstock.errors import UnknownError
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import JSON, MSGPACK, NDJSON, Body, Operation, Query
 from penstock.types import GroupState, Purpose, RolloutStatus
-from penstock.wire import check_id
 
 
 async def _group(service: BufferService, request: Request) -> Response:
@@ -47,11 +47,10 @@ async def _rollout(service: BufferService, request: Request) -> Response:
 
 async def _where(service: BufferService, request: Request) -> Response:
     run, asked = run_of(request), request.path_params["id"]
-    name, mark, member = asked.partition(MEMBER_MARK)
-    check_id(name, "id")
-    if mark:
-        check_id(member, "member")
-    return reply(await service.looked(lambda buffer: tell(buffer, run, asked)))
+    named = await service.looked(lambda buffer: find(buffer, run, asked))
+    # It looks through all plans and leases: others are answered meanwhile.
+    history = await asyncio.to_thread(service.buffer.store.history, run, named.group.id)
+    return reply(await service.looked(lambda buffer: tell(buffer, run, asked, history)))
 
 
 async def _export(service: BufferService, request: Request) -> Response:
@@ -84,7 +83,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         call=_where,
         needs=Scope.VIEW,
         summary="The whole story of a group, a member or a rollout.",
-        text="`id` is a group's id, a rollout's uid, or `<group>#<member>` (with the `#` as `%23`).",
+        text="`id` is a group's id, a rollout's uid, or `<group>#<member>` (with the `#` as `%23`). Items are found by what they were written with, too.",
         answer=Body(noun=Story),
     ),
     Operation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from penstock.types import (
     Record,
     RolloutRecord,
     RunRecord,
+    SessionRecord,
     Snapshot,
 )
 
@@ -28,6 +29,28 @@ class StoredBody(NamedTuple):
     uid: str
     digest: str
     body: bytes
+
+
+class History(NamedTuple):
+    """Who had something to do with a group, in the order in which they began to."""
+
+    plans: tuple[Plan, ...] = ()
+    """Undone ones included, until their update is cut again."""
+    leases: tuple[LeaseRecord, ...] = ()
+    sessions: tuple[SessionRecord, ...] = ()
+    """Those that held a slot of it when they ended."""
+
+    @classmethod
+    def of(cls, group_id: str, plans: Iterable[Plan], leases: Iterable[LeaseRecord], sessions: Iterable[SessionRecord]) -> History:
+        """Those of them that name the group."""
+        cut = [plan for plan in plans if any(group.id == group_id for group in plan.groups)]
+        leased = [lease for lease in leases if any(group.id == group_id for group in lease.groups)]
+        ended = [session for session in sessions if any(slot.group_id == group_id for slot in session.held)]
+        return cls(
+            plans=tuple(sorted(cut, key=lambda plan: plan.cut_at)),
+            leases=tuple(sorted(leased, key=lambda lease: lease.fence)),
+            sessions=tuple(sorted(ended, key=lambda session: (session.ended_at or 0.0, session.session))),
+        )
 
 
 class Store(Protocol):
@@ -102,8 +125,11 @@ class Store(Protocol):
     def groups_since(self, run: str, ready_order: int) -> tuple[GroupRecord, ...]:
         """Groups that became ready after the one with this `ready_order`, in that order, whatever became of them. Durable ones only."""
 
-    def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
-        """Entries of an episode, by index."""
+    def journal(self, run: str, episode: str, first: int = 0) -> tuple[JournalEntry, ...]:
+        """Entries of an episode from the index `first` on, by index."""
+
+    def history(self, run: str, group_id: str) -> History:
+        """Plans, leases and ended sessions that name a group, over or not. Looks through all of them: not for an event loop."""
 
     def scan_groups(self, run: str) -> Iterator[GroupRecord]:
         """All groups of a run, by `order`, for tools that reconcile. Durable ones only."""

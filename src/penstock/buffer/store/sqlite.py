@@ -35,6 +35,7 @@ from penstock.buffer.store._rows import (
     PLANS,
     ROLLOUTS,
     RUNS,
+    SESSIONS,
     Row,
     Table,
     journal_of,
@@ -44,7 +45,7 @@ from penstock.buffer.store._scans import Scans
 from penstock.buffer.store._seen import Seen
 from penstock.buffer.store._writer import Bounds, Writer
 from penstock.buffer.store.places import Place, Shelf, by_subject, by_try, places
-from penstock.buffer.store.protocol import StoredBody
+from penstock.buffer.store.protocol import History, StoredBody
 from penstock.errors import CorruptError, PenstockError, StoreError
 from penstock.types import (
     AnnotationRecord,
@@ -255,11 +256,11 @@ class SqliteStore:
     def bodies(self, run: str, group_ids: Sequence[str]) -> dict[str, list[StoredBody]]:
         return self._bodies.of_groups(run, group_ids)
 
-    def journal(self, run: str, episode: str) -> tuple[JournalEntry, ...]:
+    def journal(self, run: str, episode: str, first: int = 0) -> tuple[JournalEntry, ...]:
         entries: dict[Any, Any] = {}
-        pending = self._pending(("journal", run, episode))
+        pending = {index: entry for index, entry in self._pending(("journal", run, episode)).items() if index >= first}
         with self._readers.connection() as connection:
-            rows = connection.execute(f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND episode = ?", (run, episode)).fetchall()
+            rows = connection.execute(f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND episode = ? AND idx >= ?", (run, episode, first)).fetchall()
         for row in rows:
             try:
                 entries[row[2]] = journal_of(row)
@@ -268,6 +269,9 @@ class SqliteStore:
                 # An episode cannot be continued from a history with a hole.
                 raise
         return tuple(sorted((entries | pending).values(), key=lambda entry: entry.index))
+
+    def history(self, run: str, group_id: str) -> History:
+        return History.of(group_id, self._naming(PLANS, run, group_id), self._naming(LEASES, run, group_id), self._naming(SESSIONS, run, group_id))
 
     def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
         return self._scans.rollouts_since(run, stored_at)
@@ -365,6 +369,13 @@ class SqliteStore:
         pending = self._pending((kind, run, group_id))
         with self._readers.connection() as connection:
             stored = self._reads(connection).many(table, "WHERE run = ? AND group_id = ?", (run, group_id))
+        return list(({places(cast(Record, record))[0][1]: record for record in stored} | pending).values())
+
+    def _naming(self, table: Table[R], run: str, word: str) -> list[R]:
+        """Facts with a word in them. The database looks for it in their bodies, which is quicker by far than to decode them."""
+        pending = self._pending((table.kind, run))
+        with self._readers.connection() as connection:
+            stored = self._reads(connection).many(table, "WHERE run = ? AND kind = ? AND instr(body, ?)", (run, table.kind, word.encode()))
         return list(({places(cast(Record, record))[0][1]: record for record in stored} | pending).values())
 
     def _items_of(self, run: str, group_id: str) -> list[ArrivedItem]:
