@@ -102,6 +102,11 @@ class AgentHost:
                 await session.tell(rewarded=Rewarded(rewards=_rewards(reward)))
         except EnvError as error:
             return _failed("env_error", str(error), RolloutStatus.ENV_ERROR)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return _failed("agent_raised", "a task of the agent was cancelled, and it let that pass")  # nobody has cancelled the episode
         except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and timer.expired():
                 return _failed("agent_timeout", f"the agent did not return within {seconds:g} s")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from penstock.envs import Env
 from penstock.rollout.play import Failed, Play, failed_rollout
 from penstock.rollout.setting import Setting, Ticket
 from penstock.types import Problem, Rollout
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Setting", "Ticket", "failed_rollout", "finished", "run_episode"]
 
@@ -27,6 +31,9 @@ async def finished(play: Play, *, is_scored: bool = True) -> Rollout:
         judgement = await play.rewards(play.rollout(status)) if is_scored else None
     except Failed as failed:
         return play.rollout(failed.status, failed=failed)
+    except Exception as error:  # nobody thought of it: it costs this episode, and not all those beside it
+        log.exception("%s failed in a way of its own", play.ticket.uid)
+        return failed_rollout(play.ticket, play.problem.id, "unforeseen", f"{type(error).__name__}: {error}")
     finally:
         await play.close()
     return play.rollout(status, judgement=judgement)

@@ -175,8 +175,9 @@ class Life:
         ticket = self._ticket(slot)
         try:
             problem = self._desk.supply.problem(slot.group_id, slot.problem_id)
-        except InvalidError as error:
-            rollout = failed_rollout(ticket, slot.problem_id, "problem", str(error))
+        except Exception as error:  # of a source of problems, which anybody may have written
+            told = str(error) if isinstance(error, InvalidError) else f"its problem raised {type(error).__name__}: {error}"
+            rollout = failed_rollout(ticket, slot.problem_id, "problem", told)
         else:
             agents = self._desk.agents
             playing = agents.play(ticket, problem) if agents else run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)

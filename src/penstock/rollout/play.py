@@ -42,7 +42,7 @@ class Play:
     """The state of one episode. `play` it, then ask for its rewards and its rollout. What it does in a turn may be overridden."""
 
     def __init__(self, ticket: Ticket, problem: Problem, env: Env, setting: Setting) -> None:
-        self._ticket, self._problem, self._env, self._setting = ticket, problem, env, setting
+        self.ticket, self.problem, self._env, self._setting = ticket, problem, env, setting
         self._policy, self._limits, self._clock = setting.policy, setting.limits, setting.clock
         self._dialogue = Dialogue(setting.prompts)
         self._started = self._clock.monotonic()
@@ -81,15 +81,15 @@ class Play:
             messages=dialogue.messages,
             ids=dialogue.ids(),
             max_tokens=min(limits.max_tokens, limits.max_episode_tokens - dialogue.num_tokens),
-            seed=derived_seed(self._ticket.seed, "step", self.num_steps),
+            seed=derived_seed(self.ticket.seed, "step", self.num_steps),
             deadline_seconds=limits.reply_seconds,
-            episode=self._ticket.uid,
+            episode=self.ticket.uid,
         )
 
     async def execute(self, action: Action) -> Observation:
         """What the environment makes of an action."""
         reply = Reply(text=action.message.content, tool_calls=action.message.tool_calls, truncated=action.truncated)
-        return await self._from_env("step", lambda: self._env.step(reply))
+        return _usable("step", await self._from_env("step", lambda: self._env.step(reply)))
 
     def check_termination(self, action: Action, observation: Observation) -> str:
         """Why the episode ends after this turn; empty if it goes on."""
@@ -113,7 +113,7 @@ class Play:
         try:
             # A judge has a deadline of its own; a queue in front of it is no failure of the episode.
             with self._waits("reward", "the reward function", math.inf, self.num_steps):
-                judgement = await judge.judge(self._dialogue.messages, self._problem, rollout)
+                judgement = await judge.judge(self._dialogue.messages, self.problem, rollout)
             self._judge_steps(judgement)
         except (InfraError, InvalidError) as error:
             raise Failed("reward", str(error)) from error
@@ -121,12 +121,12 @@ class Play:
 
     def rollout(self, status: RolloutStatus, *, failed: Failed | None = None, judgement: Judgement | None = None) -> Rollout:
         """What there is of the episode."""
-        ticket = self._ticket
+        ticket = self.ticket
         metadata: dict[str, Json] = {"end": self.end, "steps": self.num_steps, "seconds": dict(self._waits.seconds)}
         return Rollout(
             run=ticket.run,
             environment=ticket.environment,
-            problem_id=self._problem.id,
+            problem_id=self.problem.id,
             group_id=ticket.group_id,
             member=ticket.member,
             retry=ticket.retry,
@@ -147,12 +147,12 @@ class Play:
                 with self._waits("env", "env.close", self._limits.step_seconds, self.num_steps):
                     await close()
         except (Exception, SystemExit) as error:
-            log.warning("%s: env.close failed: %s: %s", self._ticket.uid, type(error).__name__, error)
+            log.warning("%s: env.close failed: %s: %s", self.ticket.uid, type(error).__name__, error)
         finally:
             self._waits.close()
 
     async def _opened(self) -> Observation:
-        observation = await self._from_env("open", lambda: self._env.open(self._problem, self._ticket.env_seed))
+        observation = _usable("open", await self._from_env("open", lambda: self._env.open(self.problem, self.ticket.env_seed)))
         if observation.done:
             raise Failed("env_error", "the environment was done before the first step", RolloutStatus.ENV_ERROR)
         self._tools = tuple(observation.tools)
@@ -243,6 +243,18 @@ class Play:
 
     def _now(self) -> int:
         return int(self._clock.now() * 1000)
+
+
+def _usable(verb: str, observation: Observation) -> Observation:
+    """What an environment gave, if it has the form of an observation. Raises `Failed`."""
+    if not isinstance(observation, Observation):
+        raise Failed("env_raised", f"env.{verb} gave {type(observation).__name__} in place of an Observation")
+    messages, info = observation.messages, observation.info
+    if not isinstance(messages, tuple | list) or not all(isinstance(message, Message) for message in messages):
+        raise Failed("env_raised", f"env.{verb} gave an Observation whose messages are no tuple of Message: {messages!r:.80}")
+    if not isinstance(info, dict | Mapping):
+        raise Failed("env_raised", f"env.{verb} gave an Observation whose info is no mapping: {info!r:.80}")
+    return observation
 
 
 def failed_rollout(ticket: Ticket, problem_id: str, kind: str, sentence: str) -> Rollout:

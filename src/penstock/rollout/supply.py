@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.envs import Delayed, Env, Environment, environment
+from penstock.envs.making import made
 from penstock.errors import ConfigError, InvalidError
 from penstock.problems import ProblemSource, Split, parse_group_id
 from penstock.rollout.config import EnvConfig
@@ -29,10 +30,10 @@ class Supply:
     def of(cls, name: str, config: EnvConfig, clock: Clock | None = None) -> Supply:
         """As configured. Raises `ConfigError` with the key that is wrong."""
         try:
-            made = environment(config.kind, config.params)
+            found = environment(config.kind, config.params)
         except ConfigError as error:
             raise ConfigError(f"envs.{name}: {error}") from None
-        return cls(name, made, config.latency_seconds, clock or SystemClock())
+        return cls(name, found, config.latency_seconds, clock or SystemClock())
 
     def source(self, split: Split) -> ProblemSource:
         """Problems of a split."""
@@ -43,9 +44,9 @@ class Supply:
         return f"{self.name}:{self.source(split).name}"
 
     def env(self) -> Env:
-        """For one episode."""
-        made = self.environment.make()
-        return Delayed(env=made, latency_seconds=self.latency_seconds, clock=self.clock) if self.latency_seconds > 0 else made
+        """For one episode. One that cannot be made fails when it is opened."""
+        env = made(self.environment.make)
+        return Delayed(env=env, latency_seconds=self.latency_seconds, clock=self.clock) if self.latency_seconds > 0 else env
 
     def problem(self, group_id: str, problem_id: str | None = None) -> Problem:
         """The problem of a group. Raises `InvalidError` if it is not one of this environment, or not the one that the group was opened for."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from penstock.envs import Env, Environment, Tool, ToolEnv
+from penstock.envs.making import made
 from penstock.errors import ConfigError, InputError
 from penstock.types import Json, Message, Problem
 from penstock.wire import check_id
@@ -74,5 +75,5 @@ class TaskDefinition:
         )
 
     def env(self) -> Env:
-        """What the agent acts in, for one episode."""
-        return ToolEnv(self.tools, text_reply=self.text_reply) if self.environment is None else self.environment()
+        """What the agent acts in, for one episode. An environment that cannot be made fails when it is opened."""
+        return ToolEnv(self.tools, text_reply=self.text_reply) if self.environment is None else made(self.environment)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.clock import Alarm, Clock
+from penstock.errors import InfraError
 from penstock.rollout.running import Running, Wait
 
 
@@ -17,7 +18,8 @@ class Waits:
         with waits("env", "env.step", 60.0, steps=3):
             observation = await env.step(reply)
 
-    A block that takes longer than it may is cancelled, and `TimeoutError` comes out of it; `expired` tells it from one that was raised inside. One object
+    A block that takes longer than it may is cancelled, and `TimeoutError` comes out of it; `expired` tells it from one that was raised inside. A cancellation
+    that nobody asked of the episode (of a task of the environment's own, say) comes out as `InfraError`. One object
     does for all blocks of an episode what nested context managers would do for each: an agent's turn has two of them, and there are thousands a second.
     """
 
@@ -57,8 +59,13 @@ class Waits:
         self._running.show_again(self._uid, self._outer)
         self.seconds[self._cause] += self._clock.monotonic() - self._shown.since
         self.expired = self._has_rung
-        if self._has_rung and self._task is not None and self._task.uncancel() <= self._num_cancelled and kind is asyncio.CancelledError:
-            raise TimeoutError from error
+        assert self._task is not None
+        num_cancelled = self._task.uncancel() if self._has_rung else self._task.cancelling()
+        if kind is asyncio.CancelledError and num_cancelled <= self._num_cancelled:
+            if self._has_rung:
+                raise TimeoutError from error
+            # Passed on, it would end the episode's task without a word, and its slot would stay taken.
+            raise InfraError("what it waited for was cancelled") from error
 
     def close(self) -> None:
         """The episode is over."""

@@ -123,6 +123,7 @@ async def asks_until_refused(problem: Problem, base_url: str) -> float:
         (gives({"a b": 1.0}), RolloutStatus.INFRA_ERROR, "reward"),
         (gives(RuntimeError("boom \ud800")), RolloutStatus.INFRA_ERROR, "agent_raised"),
         (gives(SystemExit(1)), RolloutStatus.INFRA_ERROR, "agent_raised"),
+        (gives(asyncio.CancelledError()), RolloutStatus.INFRA_ERROR, "agent_raised"),
         (gives(EnvError("no such task")), RolloutStatus.ENV_ERROR, "env_error"),
         (hangs, RolloutStatus.INFRA_ERROR, "agent_timeout"),
         (asks_for_ever, RolloutStatus.ENV_ERROR, "max_turns"),

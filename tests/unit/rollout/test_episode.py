@@ -210,15 +210,39 @@ def raising(error: BaseException) -> Callable[[], Any]:
         (raising(RuntimeError("broken \ud800")), RolloutStatus.INFRA_ERROR, "env_raised"),
         (raising(SystemExit(3)), RolloutStatus.INFRA_ERROR, "env_raised"),
         (raising(TimeoutError("a tool was slow")), RolloutStatus.INFRA_ERROR, "env_raised"),
+        (raising(asyncio.CancelledError()), RolloutStatus.INFRA_ERROR, "env_raised"),  # of a task of its own
         (raising(EnvError("no such level")), RolloutStatus.ENV_ERROR, "env_error"),
         (lambda: asyncio.Event().wait(), RolloutStatus.INFRA_ERROR, "env_timeout"),
     ],
-    ids=["raises", "exits", "times out", "says invalid", "hangs"],
+    ids=["raises", "exits", "times out", "is cancelled", "says invalid", "hangs"],
 )
 async def test_an_environment_that_fails_is_a_status(template_of: Templates, where: str, what: Any, status: RolloutStatus, kind: str) -> None:
     rollout = await played(StubEngine(sorting), template_of("plain"), Misbehaving(where, what), step_seconds=0.05)
     assert (rollout.status, rollout.reward, rollout.metadata["error"]) == (status, None, kind)
     assert f"env.{where}" in (rollout.failure or "")
+
+
+@pytest.mark.parametrize("where", ["open", "step"])
+@pytest.mark.parametrize(
+    "given",
+    [None, {"messages": []}, Observation(messages=("hi",)), Observation(messages=None), Observation(messages=(Message(role="user", content="x"),), info=None)],  # type: ignore[arg-type]
+    ids=["nothing", "a dict", "texts", "no messages", "no info"],
+)
+async def test_what_has_not_the_form_of_an_observation_is_a_status(template_of: Templates, where: str, given: Any) -> None:
+    rollout = await played(StubEngine(sorting), template_of("plain"), Misbehaving(where, lambda: given))
+    assert (rollout.status, rollout.metadata["error"]) == (RolloutStatus.INFRA_ERROR, "env_raised")
+    assert f"env.{where} gave" in (rollout.failure or "")
+
+
+async def test_what_nobody_thought_of_costs_its_episode_alone(template_of: Templates, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd:
+        def __iter__(self) -> Any:
+            raise ZeroDivisionError("odd")
+
+    env = Misbehaving("open", lambda: Observation(messages=(Message(role="user", content="x"),), tools=Odd()))  # type: ignore[arg-type]
+    rollout = await played(StubEngine(sorting), template_of("plain"), env)
+    assert (rollout.status, rollout.metadata["error"], rollout.failure) == (RolloutStatus.INFRA_ERROR, "unforeseen", "ZeroDivisionError: odd")
+    assert "in __iter__" in caplog.text
 
 
 async def test_an_environment_that_is_not_even_asynchronous_is_a_status(template_of: Templates) -> None:

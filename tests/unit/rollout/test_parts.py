@@ -14,14 +14,14 @@ from penstock.envs import Delayed
 from penstock.errors import ConfigError, InfraError, InvalidError
 from penstock.inference.client import Reply
 from penstock.problems import Split
-from penstock.rollout import Action, EnvConfig, Situation, WorkerConfig
+from penstock.rollout import Action, EnvConfig, RLRolloutWorker, ScriptedPolicy, Situation, TaskDefinition, WorkerConfig
 from penstock.rollout.dialogue import Dialogue, Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.memory import MemoryBound
 from penstock.rollout.scores import ks_of, pass_at_k, scored
 from penstock.rollout.supply import Supply
 from penstock.trace import samples
-from penstock.types import InferenceMetadata, Message, Rollout, Source, VersionRun
+from penstock.types import InferenceMetadata, Message, Problem, Rollout, RolloutStatus, Source, VersionRun
 
 
 def reply(text: str, *, end: int | None = None) -> Reply:
@@ -111,6 +111,22 @@ def test_a_group_finds_its_problem_again() -> None:
         supply.problem("digits:train/0/41", "other")
     with pytest.raises(InvalidError, match="does not have"):
         supply.problem("letters:train/0/41")
+
+
+async def test_an_environment_that_cannot_be_made_fails_when_it_is_opened() -> None:
+    class Broken:
+        def problems(self, split: Split) -> Any:
+            raise NotImplementedError
+
+        def make(self) -> Any:
+            raise RuntimeError("no browser")
+
+    for supply in (Supply("broken", Broken()), Supply("broken", Broken(), 0.1)):
+        with pytest.raises(RuntimeError, match="no browser"):
+            await supply.env().open(Problem(id="p", environment="broken"), 0)
+    worker = RLRolloutWorker(TaskDefinition(environment=Broken().make), ScriptedPolicy(["x"]))
+    assert (await worker.run_episode())[0] == []
+    assert (worker.rollout.status, worker.rollout.failure) == (RolloutStatus.INFRA_ERROR, "env.open raised RuntimeError: no browser")
 
 
 def test_a_wrong_environment_names_its_key() -> None:
