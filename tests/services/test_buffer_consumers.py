@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
@@ -12,7 +13,7 @@ import pytest_asyncio
 from tests.services.buffers import Process, group, rollout
 
 from penstock.buffer.client import BufferClient, api
-from penstock.errors import ConflictError, FencedError, ForbiddenError, UnknownError
+from penstock.errors import ConflictError, CorruptError, FencedError, ForbiddenError, UnknownError
 from penstock.types import Annotation, CutRequest, Laws, LeaseRequest, LeaseState, RolloutStatus
 
 _names = count()
@@ -63,6 +64,26 @@ async def test_a_lease_is_taken_fetched_and_settled_and_each_may_be_asked_twice(
         assert (await client.settle_lease("one", "trainer")).state is LeaseState.SETTLED
     assert await states(client) == {"spent": 2, "ready": 1}
     assert len(await client.lease_groups(await client.lease("one"))) == 2
+
+
+async def test_a_group_that_is_damaged_hides_no_other_of_its_lease(process: Process, client: BufferClient, caplog: pytest.LogCaptureFixture) -> None:
+    await fill(client, 0, 1, 2)
+    reply = await client.take_lease("one", "trainer")
+    assert reply.lease is not None
+    with sqlite3.connect(process.directory / "store.sqlite") as store:
+        store.execute("UPDATE payloads SET body = zeroblob(length(body)) WHERE run = ? AND uid = 's/0/1:1:0'", (client.run,))
+    assert [found.id for found in await client.lease_groups(reply.lease)] == ["s/0/0", "s/0/2"]
+    assert "group s/0/1 is left out: payload 's/0/1:1:0'" in caplog.text
+    path = f"/v1/runs/{client.run}/leases/one/groups?consumer=trainer"
+    listed = json.loads(process.ask("GET", path, None, {"Accept": "application/json"})[1])
+    assert [(found["group"]["id"], len(found["rollouts"]), found["damaged"] is None) for found in listed] == [
+        ("s/0/0", 2, True),
+        ("s/0/1", 0, False),
+        ("s/0/2", 2, True),
+    ]
+    # Asking again would not mend it: the client says so at once.
+    with pytest.raises(CorruptError, match="fails its checksum"):
+        await client.rollout("s/0/1:1:0")
 
 
 async def test_the_groups_of_a_lease_come_as_json_too(process: Process, client: BufferClient) -> None:

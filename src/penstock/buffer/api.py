@@ -335,6 +335,8 @@ class LeasedGroup:
     group: GroupRecord
     rollouts: tuple[Json, ...]
     annotations: tuple[Json, ...]
+    damaged: str | None = None
+    """Why its content cannot be had: damaged, or given up by retention. Then there is none, and the other groups of the lease are whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

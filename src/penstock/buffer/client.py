@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import Counter
@@ -32,6 +33,7 @@ from penstock.errors import (
     MediaTypeError,
     MethodError,
     PenstockError,
+    RetiredError,
     StoreError,
     UnauthorizedError,
     UnknownError,
@@ -64,6 +66,8 @@ from penstock.wire.connections import Wire
 
 __all__ = ["BufferClient", "api", "group_of"]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _ERRORS: dict[str, type[PenstockError]] = {
@@ -80,6 +84,8 @@ _ERRORS: dict[str, type[PenstockError]] = {
         MediaTypeError,
         LimitError,
         InputError,
+        RetiredError,
+        CorruptError,
     )
 }
 _AGAIN = (408, 429)
@@ -254,14 +260,17 @@ class BufferClient:
         return read_body(await self._call("GET", f"/leases/{quote(lease)}"), LeaseRecord)
 
     async def lease_groups(self, lease: LeaseRecord) -> tuple[Group, ...]:
-        """The groups of a lease, in its order, with their content checked against it."""
-        groups = tuple(group_of(stored) for stored in await self.lease_bytes(lease))
-        if [(group.id, group.digest) for group in groups] != [(group.id, group.digest) for group in lease.groups]:
+        """The groups of a lease, in its order, with their content checked against it. One that is damaged or retired is left out, with a warning."""
+        stored = await self.lease_bytes(lease)
+        if [(found.group.id, found.group.digest) for found in stored] != [(group.id, group.digest) for group in lease.groups]:
             raise CorruptError(f"the buffer gave other groups than lease {lease.lease} names")
-        return groups
+        for found in stored:
+            if found.damaged is not None:
+                log.warning("lease %s: group %s is left out: %s", lease.lease, found.group.id, found.damaged)
+        return tuple(group_of(found) for found in stored if found.damaged is None)
 
     async def lease_bytes(self, lease: LeaseRecord) -> tuple[StoredGroup, ...]:
-        """The groups of a lease as they are stored, for items that are not rollouts of ours."""
+        """The groups of a lease as they are stored, for items that are not rollouts of ours. Those that are `damaged` say why, and are empty."""
         path = f"/leases/{quote(lease.lease)}/groups?consumer={quote(lease.consumer)}"
         items = split_items(await self._call("GET", path, accept="application/msgpack"), "msgpack")
         return tuple(decode_msgpack(item, StoredGroup) for item in items)
@@ -356,7 +365,7 @@ class BufferClient:
             try:
                 return await self._attempt(method, path, body, headers)
             except (aiohttp.ClientError, OSError, StoreError, LimitError) as error:
-                if isinstance(error, LimitError) and error.http_status in _NEVER:
+                if isinstance(error, CorruptError) or (isinstance(error, LimitError) and error.http_status in _NEVER):
                     raise
                 pause = _PAUSES_SECONDS[min(attempt, len(_PAUSES_SECONDS) - 1)] * random.uniform(0.5, 1.0)
                 if time.monotonic() + pause > deadline:

@@ -70,6 +70,8 @@ class StoredGroup:
     group: GroupRecord
     rollouts: tuple[tuple[RolloutRecord, Payload], ...]
     annotations: tuple[tuple[AnnotationRecord, Payload], ...]
+    damaged: str | None = None
+    """Why its content cannot be had; then there is none."""
 
 
 class Buffer:

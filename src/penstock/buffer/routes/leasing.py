@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.buffer import api
-from penstock.buffer.core import StoredGroup
+from penstock.buffer.core import Buffer, StoredGroup
 from penstock.buffer.exporting import annotation_json, rollout_json
 from penstock.buffer.routes.reading import RUN, accepted, body_of, check_name, check_query, check_wait, id_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
-from penstock.errors import FencedError, ForbiddenError, InvalidError, UnknownError
+from penstock.errors import CorruptError, FencedError, ForbiddenError, InvalidError, UnknownError
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
 from penstock.ledger.leases import find_lease
-from penstock.types import LeaseRecord, LeaseState
+from penstock.types import GroupRecord, LeaseRecord, LeaseState
 from penstock.wire import check_id, encode_msgpack, items_head, packed_item, write_body
+
+log = logging.getLogger(__name__)
 
 
 async def _take_lease(service: BufferService, request: Request) -> Response:
@@ -58,7 +62,19 @@ async def _known_lease(service: BufferService, run: str, name: str) -> LeaseReco
 
 async def _stored(service: BufferService, lease: LeaseRecord) -> AsyncIterator[StoredGroup]:
     for planned in lease.groups:
-        yield (await stored_groups(service, lease.run, [planned]))[0]
+        try:
+            yield (await stored_groups(service, lease.run, [planned]))[0]
+        except (CorruptError, UnknownError) as error:
+            # What one group has lost hides no other. Its record is in memory or was read just now.
+            group = await service.looked(partial(_group, run=lease.run, group_id=planned.id))
+            if group is None:
+                raise
+            log.warning("lease %s: group %s cannot be given: %s", lease.lease, planned.id, error)
+            yield StoredGroup(group, (), (), damaged=str(error))
+
+
+def _group(buffer: Buffer, run: str, group_id: str) -> GroupRecord | None:
+    return buffer.ledger(run).find_group(buffer.store, group_id)
 
 
 async def _packed(service: BufferService, lease: LeaseRecord) -> AsyncIterator[bytes]:
@@ -74,6 +90,7 @@ async def _listed(service: BufferService, lease: LeaseRecord) -> AsyncIterator[b
             group=stored.group,
             rollouts=tuple(rollout_json(payload) for _, payload in stored.rollouts),
             annotations=tuple(annotation_json(payload) for _, payload in stored.annotations),
+            damaged=stored.damaged,
         )
         yield before + write_body(group)
         before = b","
@@ -117,7 +134,8 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         call=_lease_groups,
         needs=Scope.CONSUME,
         summary="The groups of a lease, in its order.",
-        text="In msgpack an array of byte strings, a stored group each, with its bytes as they were accepted; in JSON an array of groups.",
+        text="In msgpack an array of byte strings, a stored group each, with its bytes as they were accepted; in JSON an array of groups."
+        " One whose content cannot be had says why (`damaged`), and hides no other.",
         answer=Body(noun=api.LeasedGroup, media=(MSGPACK, JSON), several=True),
         query=_CONSUMER,
         refuses=(409,),
