@@ -181,7 +181,8 @@ class Life:
         else:
             agents = self._desk.agents
             playing = agents.play(ticket, problem) if agents else run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)
-            with self._desk.setting.running.waiting(ticket.uid, "the agent" if agents else "the worker", now=self._desk.clock.monotonic()):
+            waits_for, steps = ("the agent", None) if agents else ("the worker", 0)
+            with self._desk.setting.running.waiting(ticket.uid, waits_for, now=self._desk.clock.monotonic(), steps=steps):
                 rollout = await playing
         self._desk.reporter.episode(rollout)
         await self._finished.put(rollout)

@@ -27,8 +27,8 @@ class RunningEpisode:
     """An episode as it stood when somebody looked."""
 
     uid: str
-    steps: int
-    """That it has done."""
+    steps: int | None
+    """That it has done; None if only the agent knows."""
     waits_for: str
     waited_seconds: float
     """For that alone."""
@@ -36,7 +36,8 @@ class RunningEpisode:
     """Since it began."""
 
     def __str__(self) -> str:
-        return f"{self.uid}: {self.age_seconds:.0f} s old, {self.steps} steps done, waits for {self.waits_for} since {self.waited_seconds:.0f} s"
+        done = "" if self.steps is None else f"{self.steps} steps done, "
+        return f"{self.uid}: {self.age_seconds:.0f} s old, {done}waits for {self.waits_for} since {self.waited_seconds:.0f} s"
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +46,7 @@ class Wait:
 
     waits_for: str = ""
     since: float = 0.0
-    steps: int = 0
+    steps: int | None = 0
     began: float = 0.0
     """When the episode began; set by `Running`."""
 
@@ -58,7 +59,7 @@ class Running:
         self._told: set[str] = set()
 
     @contextlib.contextmanager
-    def waiting(self, uid: str, waits_for: str, *, now: float, steps: int = 0) -> Iterator[None]:
+    def waiting(self, uid: str, waits_for: str, *, now: float, steps: int | None = 0) -> Iterator[None]:
         """An episode waits for something, for the time of a block. Blocks nest: the outermost is the whole episode, the innermost is what is shown."""
         outer = self.show(uid, Wait(waits_for, now, steps))
         try:
