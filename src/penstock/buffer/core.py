@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from penstock import ledger as law
 from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
-from penstock.errors import ConflictError, CorruptError, InputError, LimitError, StoreError, UnknownError
+from penstock.errors import ConflictError, CorruptError, InputError, InvalidError, LimitError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger, arrivals, arriving
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
 from penstock.ledger.groups import content_digest
@@ -327,15 +327,26 @@ class Buffer:
         """See `ledger.arrivals.read`."""
         return self._submit(run, arrivals.read(self.ledger(run), self.store, reading, reader, self._now()))
 
-    def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[None]:
-        """Append to the journals of episodes. The same entries again change nothing."""
+    def append_journal(self, run: str, entries: Sequence[JournalEntry]) -> Pending[dict[str, int]]:
+        """Append to the journals of episodes; the reply is how long each is now. The same entries again change nothing.
+
+        Raises `InvalidError` for an entry that would leave a hole before it, `ConflictError` for one that is there with other content.
+        """
         self.ledger(run)
-        journals = {episode: {entry.index: entry.body for entry in self.store.journal(run, episode)} for episode in {entry.episode for entry in entries}}
+        # Only what these can meet is looked at, and what they follow: an episode may be long, and its entries come one by one.
+        firsts: dict[str, int] = {}
         for entry in entries:
+            firsts[entry.episode] = min(entry.index, firsts.get(entry.episode, entry.index))
+        tails = {episode: {found.index: found.body for found in self.store.journal(run, episode, max(0, first - 1))} for episode, first in firsts.items()}
+        for entry in entries:
+            tail = tails[entry.episode]
+            if entry.index and entry.index - 1 not in tail:
+                known = max(tail, default=len(self.store.journal(run, entry.episode)) - 1) + 1
+                raise InvalidError(f"index: the journal of {entry.episode} has {known} entries, so the next is {known}, not {entry.index}")
             # What the store would refuse later would fail everything that was decided in the same turn.
-            if journals[entry.episode].setdefault(entry.index, entry.body) != entry.body:
+            if tail.setdefault(entry.index, entry.body) != entry.body:
                 raise ConflictError(f"entry {entry.index} of the journal of {entry.episode} is there with other content")
-        return self._submit(run, Decision(None, tuple(entries)))
+        return self._submit(run, Decision({episode: max(tail) + 1 for episode, tail in tails.items()}, tuple(entries)))
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
         """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +15,20 @@ from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer, Pending
 from penstock.buffer.intake import Intake, rollout_intakes
-from penstock.buffer.routes.reading import RUN, body_of, check_count, check_run, check_wait, content_type, form_of, id_of, query_number, run_of
+from penstock.buffer.routes.reading import (
+    RUN,
+    accepted,
+    body_of,
+    check_count,
+    check_query,
+    check_run,
+    check_wait,
+    content_type,
+    form_of,
+    id_of,
+    query_number,
+    run_of,
+)
 from penstock.buffer.service import BufferService
 from penstock.errors import InputError, InvalidError, LimitError
 from penstock.httpd import DirectReply, DirectRequest, Scope, msgpack_reply, reply
@@ -22,7 +36,7 @@ from penstock.httpd.direct import told
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
 from penstock.httpd.replies import ErrorFacts
 from penstock.types import JournalEntry, Rollout, SessionRecord
-from penstock.wire import check_id, decode_json, decode_msgpack, join_items, split_items
+from penstock.wire import check_id, decode_json, decode_msgpack, join_items, parse_json, split_items
 
 MOST_SLOTS = 4096
 """Slots that one claim may ask for."""
@@ -130,14 +144,14 @@ def _written(intake: Intake | InputError, outcome: law.Accepted | InputError) ->
 async def _append_journal(service: BufferService, request: Request) -> Response:
     run, episode = run_of(request), id_of(request, "episode")
     first = query_number(request, "index")
+    check_query(request, _INDEX)
     items = split_items(await request.body(), content_type(request))
-    await check_run(service, run)
-    known = len(service.buffer.store.journal(run, episode))
-    if first > known:
-        raise InvalidError(f"index: the journal of {episode} has {known} entries, so the next is {known}, not {first}")
+    if not items:
+        await check_run(service, run)
+        return reply(api.JournalLength(entries=len(service.buffer.store.journal(run, episode))))
     entries = [JournalEntry(run=run, episode=episode, index=first + place, body=item) for place, item in enumerate(items)]
-    await service.told(lambda buffer: buffer.append_journal(run, entries))
-    return reply(api.JournalLength(entries=max(known, first + len(items))))
+    lengths = await service.told(lambda buffer: buffer.append_journal(run, entries))
+    return reply(api.JournalLength(entries=lengths[episode]))
 
 
 async def _append_journals(service: BufferService, request: DirectRequest) -> DirectReply:
@@ -147,27 +161,30 @@ async def _append_journals(service: BufferService, request: DirectRequest) -> Di
         await check_run(service, run)
     decode = decode_json if form == "json" else decode_msgpack
     entries = [decode(item, JournalEntry) for item in split_items(request.body, form)]
-    lengths: dict[str, int] = {}
     for entry in entries:
         if entry.run != run:
             raise InvalidError(f"run: an entry for run {entry.run!r} was sent to run {run!r}")
-        known = lengths.get(entry.episode)
-        if known is None:
-            known = len(service.buffer.store.journal(run, check_id(entry.episode, "episode")))
-        if entry.index > known:
-            raise InvalidError(f"index: the journal of {entry.episode} has {known} entries, so the next is {known}, not {entry.index}")
-        lengths[entry.episode] = max(known, entry.index + 1)
+        check_id(entry.episode, "episode")
     await service.told(lambda buffer: buffer.append_journal(run, entries))
     return DirectReply(msgspec.json.encode(api.JournalLength(entries=len(entries))))
 
 
 async def _journal(service: BufferService, request: Request) -> Response:
-    run, episode = run_of(request), id_of(request, "episode")
+    run, episode, form = run_of(request), id_of(request, "episode"), accepted(request, "msgpack", "json")
     await check_run(service, run)
-    return msgpack_reply(join_items([entry.body for entry in service.buffer.store.journal(run, episode)]))
+    entries = await asyncio.to_thread(service.buffer.store.journal, run, episode)
+    if form == "msgpack":
+        return msgpack_reply(join_items([entry.body for entry in entries]))
+    for entry in entries:
+        try:
+            parse_json(entry.body)
+        except InputError:
+            raise InvalidError(f"accept: entry {entry.index} of the journal of {episode} is not JSON; ask for application/msgpack") from None
+    return Response(b"[" + b",".join([entry.body for entry in entries]) + b"]", media_type=JSON)
 
 
 _SESSION = RUN + "/sessions/{session}"
+_INDEX = (Query(name="index", text="Place of the first entry in the journal.", kind="integer"),)
 
 OPERATIONS: tuple[Operation[BufferService], ...] = (
     Operation(
@@ -242,7 +259,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         text="The same entries at the same index again change nothing.",
         body=Body(media=(JSON, MSGPACK), several=True),
         answer=Body(noun=api.JournalLength),
-        query=(Query(name="index", text="Place of the first entry in the journal.", kind="integer"),),
+        query=_INDEX,
         refuses=(409,),
     ),
     Operation(
@@ -262,7 +279,8 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         path=RUN + "/journal/{episode}",
         call=_journal,
         needs=Scope.PRODUCE,
-        summary="The journal of an episode: an array of byte strings.",
-        answer=Body(media=(MSGPACK,)),
+        summary="The journal of an episode.",
+        text="In msgpack an array of byte strings, an entry each; in JSON an array of entries, if each of them is JSON.",
+        answer=Body(media=(MSGPACK, JSON)),
     ),
 )
