@@ -18,11 +18,13 @@ log = logging.getLogger(__name__)
 
 CHECKS = 10
 """In the time that is allowed. They are counted, not timed, so that a process that was stopped for a moment is not taken for one that is blocked."""
+WARN_CHECKS = 3
+"""So many in vain are told of: by default that is when the buffer is about to give the episodes to others."""
 
 
 @contextlib.contextmanager
 def ended_if_blocked(block_seconds: float, runnings: Sequence[Running]) -> Iterator[None]:
-    """End this process with code 1 if its event loop does not turn for `block_seconds`, after a line of log about who blocks it.
+    """End this process with code 1 if its event loop does not turn for `block_seconds`, after a line of log about who blocks it; a third of that is a warning.
 
     Nothing softer helps: what blocks a thread cannot be cancelled. To the buffer the worker is then lost as one that was killed is, and its slots go to
     others. Code that also keeps every other Python thread from running (a regular expression without end) is ended after twice the time, with a traceback;
@@ -55,8 +57,10 @@ class _Watch(threading.Thread):
                     self._loop.call_soon_threadsafe(self.turned)
                 continue
             missed += 1
+            if missed == WARN_CHECKS:
+                log.warning("%s; after %g s the worker ends", self._who_blocks(missed), self._block_seconds)
             if missed >= CHECKS:
-                log.error("%s; the worker ends, so that its episodes go to others", self._who_blocks())
+                log.error("%s; the worker ends, so that its episodes go to others", self._who_blocks(missed))
                 os._exit(1)
 
     def stop(self) -> None:
@@ -71,7 +75,7 @@ class _Watch(threading.Thread):
             # Needs no Python thread to run. Armed anew each time, it only fires if there is no next time.
             faulthandler.dump_traceback_later(2 * self._block_seconds, exit=True, file=sys.__stderr__ or 2)
 
-    def _who_blocks(self) -> str:
+    def _who_blocks(self, missed: int) -> str:
         task = asyncio.current_task(self._loop)
         name = "" if task is None else task.get_name()
         now = self._loop.time()
@@ -80,4 +84,4 @@ class _Watch(threading.Thread):
         frame = sys._current_frames().get(self._loop_thread)
         last = None if frame is None else traceback.extract_stack(frame)[-1]
         where = "" if last is None else f" in {last.name}, {last.filename}:{last.lineno}"
-        return f"{who} has blocked the event loop for {self._block_seconds:g} s{where}"
+        return f"{who} has blocked the event loop for {missed * self._block_seconds / CHECKS:g} s{where}"
