@@ -26,12 +26,18 @@ T = TypeVar("T")
 SECONDS = 40.0
 
 
+def counting(prompt: str, index: int) -> str:
+    """Another reply for each turn and each choice."""
+    return f"reply {prompt.count('assistant')}.{index}"
+
+
 def started(command: list[str], log: Path, port_file: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
     """A server process, once it takes connections, and its URL."""
     port_file.unlink(missing_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(command, stderr=output, stdout=output, env=os.environ | environment)
-    deadline = time.monotonic() + SECONDS
+    # One that ends is seen at once. One that is slow may be so because the machine is.
+    deadline = time.monotonic() + 3 * SECONDS
     while not port_file.exists():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.services.gateway_stage import Stage
+from tests.services.gateway_stage import Stage, counting
 from tests.unit.gateway.stub_engine import StubEngine, ids_of
 
 from penstock.trace import samples
@@ -22,18 +22,6 @@ TOOL = {
     "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}},
 }
 _groups = count()
-
-
-def counting(prompt: str, index: int) -> str:
-    """Another reply for each turn and each choice."""
-    return f"reply {prompt.count('assistant')}.{index}"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[StubEngine]:
-    stub = StubEngine(counting)
-    yield stub
-    stub.close()
 
 
 @pytest.fixture(scope="module")

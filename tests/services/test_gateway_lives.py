@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tests.services.gateway_stage import SECONDS, Stage, buffer_alone
-from tests.services.test_gateway import ask, counting, reply_ids, stored, trained, user
+from tests.services.gateway_stage import SECONDS, Stage
+from tests.services.test_gateway import ask, reply_ids, stored, trained, user
 from tests.unit.gateway.stub_engine import StubEngine
 
 from penstock.types import RolloutStatus
 
 GROUP = {"group_size": 2, "environment": "env", "problem_id": "p"}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[StubEngine]:
-    stub = StubEngine(counting)
-    yield stub
-    stub.close()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, engine: StubEngine) -> Iterator[Stage]:
-    """A buffer that all share; each test starts its own gateway."""
-    with buffer_alone(tmp_path_factory.mktemp("lives"), engine.url) as made:
-        yield made
-
-
-@pytest.fixture
-def stage(home: Stage, engine: StubEngine) -> Iterator[Stage]:
-    engine.forget()
-    with home.without_gateway() as alone:
-        yield alone
 
 
 def waited(stage: Stage, session: dict[str, Any], state: str) -> dict[str, Any]:
@@ -87,7 +66,7 @@ def test_an_agent_whose_client_retries_by_itself_does_not_notice_a_restart(stage
 
     engine.on_request = restart
     try:
-        with stage.agent(session, max_retries=5) as client:
+        with stage.agent(session, max_retries=20) as client:
             assert ask(client, [user("one")]).choices[0].message.content == "reply 1.0"
     finally:
         engine.on_request = lambda: None
@@ -97,9 +76,11 @@ def test_an_agent_whose_client_retries_by_itself_does_not_notice_a_restart(stage
 def test_the_next_life_knows_what_has_ended_and_ends_what_nobody_ends_by_name(stage: Stage) -> None:
     stage.start_gateway("--name", "sweeper", "--idle-seconds", "60")
     done, late = stage.open(group_id="ender/0/0", **GROUP), stage.open(group_id="sweeper/0/0", deadline_seconds=1.0, **GROUP)
-    for session in (done, late):
-        with stage.agent(session) as client:
-            ask(client, [user("one")])
+    with stage.agent(done) as client:
+        ask(client, [user("one")])
+    # On a machine with much to do its time may be over before it can ask.
+    with stage.agent(late) as client, contextlib.suppress(openai.ConflictError):
+        ask(client, [user("one")])
     first = stage.end(done, reward=1.0)
     stage.kill_gateway()
     stage.start_gateway("--name", "sweeper", "--idle-seconds", "1")

@@ -6,14 +6,14 @@ A bug is text that the child's interpreter runs before anything else. Nothing in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import openai
 import pytest
 from tests.services import test_gateway
-from tests.services.gateway_stage import Stage, buffer_alone
-from tests.services.test_gateway import ask, counting, reply_ids, stored, train_session, trained, user
+from tests.services.gateway_stage import Stage
+from tests.services.test_gateway import ask, reply_ids, stored, train_session, trained, user
 from tests.unit.gateway.stub_engine import StubEngine
 
 Trial = Callable[[Stage, StubEngine], None]
@@ -122,27 +122,6 @@ TRIALS: dict[str, tuple[str, Trial]] = {
     "a session is lost at a restart": (NO_MEMORY, a_session_goes_on_after_a_restart),
     "a reward after the end is accepted": (LATE_REWARDS, nothing_is_said_after_the_end),
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[StubEngine]:
-    stub = StubEngine(counting)
-    yield stub
-    stub.close()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, engine: StubEngine) -> Iterator[Stage]:
-    """A buffer that all share; each trial starts its own gateway."""
-    with buffer_alone(tmp_path_factory.mktemp("sabotage"), engine.url) as made:
-        yield made
-
-
-@pytest.fixture
-def stage(home: Stage, engine: StubEngine) -> Iterator[Stage]:
-    engine.forget()
-    with home.without_gateway() as alone:
-        yield alone
 
 
 def test_sound_gateways_pass_the_trials_that_are_made_here(stage: Stage, engine: StubEngine) -> None:
