@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 
 
 def gateway(
-    engine: Annotated[list[str], typer.Option("--engine", help="URL of an inference server, without /v1; may be repeated.")],
+    engine: Annotated[list[str], typer.Option("--engine", help="URL of an inference server; may be repeated.")],
     buffer: Annotated[str, typer.Option("--buffer", help="URL of the buffer.")],
     model: Annotated[Path, typer.Option("--model", "--tokenizer", help="Directory with tokenizer and chat template of the model that is served.")],
     run: Annotated[str, typer.Option(help="Run that sessions belong to; the only one of the buffer if it is left out.")] = "",
@@ -35,6 +35,7 @@ def gateway(
     port_file: Annotated[Path | None, typer.Option(help="File that gets the port once connections are taken.")] = None,
 ) -> None:
     """Put any agent that speaks OpenAI's API in front of an engine, and record what it does."""
+    from penstock.config import server_root
     from penstock.gateway.config import GatewayConfig, Limits
     from penstock.gateway.events import Manner
     from penstock.gateway.serving import serve_gateway
@@ -44,7 +45,7 @@ def gateway(
     given = {"max_sessions": max_sessions, "session_seconds": session_seconds, "idle_seconds": idle_seconds, "reply_seconds": reply_seconds}
     token = _token(token_file)
     config = GatewayConfig(
-        engines=tuple(engine),
+        engines=tuple(server_root("--engine", url) for url in engine),
         model=model,
         buffer_url=buffer,
         run=run,

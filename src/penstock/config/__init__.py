@@ -5,8 +5,9 @@
 `dump` writes the resolved config, `reference` makes the page that lists all keys.
 """
 
+from penstock.config._addresses import server_root
 from penstock.config._bounds import check_range
 from penstock.config._load import dump, load
 from penstock.config._reference import page, reference
 
-__all__ = ["check_range", "dump", "load", "page", "reference"]
+__all__ = ["check_range", "dump", "load", "page", "reference", "server_root"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.batching.filters import FILTERS
+from penstock.config import server_root
 from penstock.errors import ConfigError
 from penstock.orchestrator.config import RunConfig
 from penstock.orchestrator.rundir import RunDir
@@ -81,7 +82,7 @@ def worker_config(config: RunConfig, run_dir: Path, environment: str, name: str,
     return WorkerConfig(
         buffer_url=buffer_url,
         run=config.run.name,
-        servers=servers,
+        servers=tuple(server_root("--server", url) for url in servers),
         model=config.model.path,
         environment=environment,
         env=config.envs[environment],

@@ -16,6 +16,7 @@ from typing import Self
 
 from penstock.chat import ChatTemplate, parse_tool_calls
 from penstock.clock import Clock, SystemClock
+from penstock.config import server_root
 from penstock.errors import InfraError
 from penstock.inference.client import Continuation, Reply
 from penstock.rollout.asking import Asker
@@ -41,10 +42,10 @@ class OpenAIAgentPolicy:
         extra_body: Mapping[str, Json] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`base_url` without `/v1`. `wants_token_ids`: ask for ids and logprobs; turn it off for a server that refuses the question. `origin`: the name and
-        version that replies are recorded under, where the server does not say. `extra_body`: further fields of every request."""
+        """`base_url` with or without `/v1`. `wants_token_ids`: ask for ids and logprobs; turn it off for a server that refuses the question. `origin`: the name
+        and version that replies are recorded under, where the server does not say. `extra_body`: further fields of every request."""
         self._clock = clock or SystemClock()
-        self._asker = Asker(base_url, api_key=api_key, clock=self._clock)
+        self._asker = Asker(server_root("base_url", base_url), api_key=api_key, clock=self._clock)
         self._model, self._template, self._temperature = model, template, temperature
         self._wants_token_ids = wants_token_ids
         self._origin = origin or Origin()

@@ -80,7 +80,7 @@ async def test_a_server_that_tells_no_ids_gives_words_that_are_never_trained_on(
 async def test_with_a_template_the_conversation_goes_out_as_ids(template_of: Templates) -> None:
     template = template_of("chatml")
     server = StubChat(template, lambda _: "", _rest=[ord("n"), template.eos_ids[0]])
-    async with server.running(), OpenAIAgentPolicy(server.url, "m", template=template, temperature=0.5) as policy:
+    async with server.running(), OpenAIAgentPolicy(f"{server.url}/v1", "m", template=template, temperature=0.5) as policy:
         worker = RLRolloutWorker(TASK, policy, 3, template=template)
         await worker.run_episode()
     assert {path for path, _, _ in server.requests} == {"/v1/completions"}
