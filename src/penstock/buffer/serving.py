@@ -51,7 +51,8 @@ async def _serve(config: BufferConfig) -> None:
     ):
         # Groups that wait are many and free of cycles; to look through them again and again is a tenth of a write, and more of a read.
         collect_seldom()
-        await serve_app(app, config.access, listener, port_file=config.port_file, direct=(*app.direct, *direct_of(OPERATIONS, service)))
+        direct = (*app.direct, *direct_of(OPERATIONS, service))
+        await serve_app(app, config.access, listener, port_file=config.port_file, direct=direct, shapes=app.shapes)
 
 
 @contextlib.asynccontextmanager

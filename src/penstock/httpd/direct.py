@@ -88,8 +88,16 @@ class DirectReply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Names in small letters."""
 
+    def response(self) -> Response:
+        """The same for the ASGI lane."""
+        # The type is a header like others: given as the type, the framework would add to it.
+        headers = {name.decode("latin1"): value.decode("latin1") for name, value in ((b"content-type", self.content_type), *self.headers)}
+        return Response(self.body, self.status, headers)
+
 
 Answer = DirectReply | Awaitable[DirectReply]
+Refused = Callable[[PenstockError, str], DirectReply]
+"""An error, and the request's id, as a reply."""
 
 
 def refusal(error: PenstockError, request_id: str) -> DirectReply:
@@ -113,8 +121,8 @@ class DirectRoute:
     answer: Callable[[DirectRequest], Answer]
     """Gives the reply or, if it must wait, a future of it; a coroutine costs a task. What it raises leaves as an error, as from every route."""
     needs: Scope | None
-    refused: Callable[[PenstockError, str], DirectReply] = refusal
-    """An error, and the request's id, as a reply: for routes that have a shape of their own."""
+    refused: Refused = refusal
+    """For routes that have a shape of their own."""
     takes: Callable[[bytes], bool] | None = None
     """Whether a request with this body is for the lane; None: all are. Others go on to ASGI, and to the app's route for them: for streamed replies."""
 
@@ -154,9 +162,7 @@ class DirectRoute:
                 answer = await _watched(answer, request, http.receive)
             except Exception as error:
                 answer = self.failed(error, request)
-        # The type is a header like others: given as the type, the framework would add to it.
-        headers = {name.decode("latin1"): value.decode("latin1") for name, value in ((b"content-type", answer.content_type), *answer.headers)}
-        return Response(answer.body, answer.status, headers)
+        return answer.response()
 
 
 async def _watched(answer: Awaitable[DirectReply], request: DirectRequest, receive: Receive) -> DirectReply:

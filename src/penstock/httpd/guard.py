@@ -11,7 +11,7 @@ import ipaddress
 import itertools
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from penstock.errors import ConfigError, ForbiddenError, InputError, LimitError, MediaTypeError, PenstockError, UnauthorizedError
+from penstock.httpd.direct import Refused
 from penstock.httpd.limits import Limits
 from penstock.httpd.replies import error_reply, internal_body, reply
 from penstock.httpd.tokens import ALL_SCOPES, Scope, Token, allowed
@@ -108,11 +109,15 @@ class Door:
 
 
 class Guard:
-    """Wraps an app. See the module's docstring. A server that has other lanes beside gives them the same `door`."""
+    """Wraps an app. See the module's docstring. A server that has other lanes beside gives them the same `door`.
 
-    def __init__(self, app: ASGIApp, access: Access, door: Door | None = None) -> None:
+    `shapes`: how refusals look on paths that have a shape of their own.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, door: Door | None = None, shapes: Mapping[str, Refused] | None = None) -> None:
         self._app = app
         self._door = door or Door(access)
+        self._shapes = shapes or {}
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -123,7 +128,9 @@ class Guard:
             scopes = self._door.admitted(scope["path"], scope["headers"])
         except InputError as refusal:
             await _drain(receive, 4 * self._door.max_body_bytes)
-            await error_reply(refusal, request_id)(scope, receive, send)
+            shape = self._shapes.get(scope["path"])
+            refused = error_reply(refusal, request_id) if shape is None else shape(refusal, request_id).response()
+            await refused(scope, receive, send)
             return
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "scopes": scopes}
         started = False

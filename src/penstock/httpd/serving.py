@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from penstock.errors import ProcessError
-from penstock.httpd.direct import DirectRoute
+from penstock.httpd.direct import DirectRoute, Refused
 from penstock.httpd.guard import Access, Door, Guard
 from penstock.httpd.lane import Lane
 from penstock.httpd.limits import allow_descriptors
@@ -60,12 +60,12 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def server_config(app: ASGIApp, access: Access, direct: Sequence[DirectRoute] = ()) -> uvicorn.Config:
+def server_config(app: ASGIApp, access: Access, direct: Sequence[DirectRoute] = (), shapes: Mapping[str, Refused] | None = None) -> uvicorn.Config:
     """How a server of `app` behind its `Guard` runs, with a lane for the direct routes."""
     limits = replace(access.limits, max_connections=allow_descriptors(access.limits))
     door = Door(access)
     return uvicorn.Config(
-        Guard(app, access, door),
+        Guard(app, access, door, shapes),
         log_level="warning",
         access_log=False,
         http=protocol_under(limits, Lane(direct, door) if direct else None),
@@ -78,12 +78,21 @@ def server_config(app: ASGIApp, access: Access, direct: Sequence[DirectRoute] = 
     )
 
 
-async def serve_app(app: ASGIApp, access: Access, listener: socket.socket, *, port_file: Path | None = None, direct: Sequence[DirectRoute] = ()) -> None:
+async def serve_app(
+    app: ASGIApp,
+    access: Access,
+    listener: socket.socket,
+    *,
+    port_file: Path | None = None,
+    direct: Sequence[DirectRoute] = (),
+    shapes: Mapping[str, Refused] | None = None,
+) -> None:
     """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken.
 
     Plain requests for `direct` routes do not pass through `app`; it must have them all the same, for requests that are not plain (`routed`).
+    `shapes` says how the guard's own refusals look on paths that have a shape of their own.
     """
-    config = server_config(app, access, direct)
+    config = server_config(app, access, direct, shapes)
     host, port = listener.getsockname()[:2]
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     if port_file is not None:

@@ -22,7 +22,7 @@ from penstock.buffer.compat.reader import Batch
 from penstock.buffer.compat.service import CompatService
 from penstock.errors import InvalidError, LimitError, MethodError, PenstockError, UnknownError
 from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope, check_scope
-from penstock.httpd.direct import told
+from penstock.httpd.direct import Refused, told
 from penstock.wire import check_id, parse_json
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,11 @@ class CompatRoutes:
     def direct(self) -> tuple[DirectRoute, ...]:
         """What is asked thousands of times a second, for the server's lane."""
         return (self._writing,)
+
+    @property
+    def shapes(self) -> dict[str, Refused]:
+        """How a request is refused before it comes here: by its token, its size, its Host."""
+        return dict.fromkeys(self._table, _refused)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         found = self._table.get(scope["path"]) if scope["type"] == "http" else None

@@ -116,6 +116,13 @@ class WriteDesk:
         trays, most_bytes = ledger.trays, self._config.max_buffer_bytes
         return trays.num_items + num_items > self._state.max_items or (most_bytes is not None and trays.num_bytes + num_bytes > most_bytes)
 
+    def _check_ever(self, num_items: int, num_bytes: int) -> None:
+        """Raise `LimitError` for what would have no room in an empty buffer either: who waits for it waits for ever."""
+        most_items, most_bytes = self._state.max_items, self._config.max_buffer_bytes
+        if num_items > most_items or (most_bytes is not None and num_bytes > most_bytes):
+            most = f"{most_items} items" + (f" and {most_bytes} bytes" if most_bytes is not None else "")
+            raise LimitError(f"{num_items} items with {num_bytes} bytes at once: the buffer holds {most} at most; send fewer", http_status=413)
+
     def _hold(self, place: asyncio.Future[Any], request: Request) -> None:
         """Let a request wait until there is room for it."""
         task = asyncio.ensure_future(self._later(place, request))
@@ -135,6 +142,7 @@ class WriteDesk:
         service = self._state.service
         new = [item for item in items if self._state.ledger.find_rollout(service.buffer.store, item.uid) is None]
         num_items, num_bytes = len(new), sum(len(item.body) for item in new)
+        self._check_ever(num_items, num_bytes)
         deadline = time.monotonic() + self._config.hold_seconds
         while True:
             changed = service.next_change()
