@@ -218,6 +218,9 @@ async def test_a_second_start_while_it_runs_starts_nothing(place: Place) -> None
         assert (again.pid, again.started_at) == (first.pid, first.started_at)
         with pytest.raises(ConflictError, match="/generators/forever/stop"):
             await generators.start(payload | {"num_epoch": 3})
+        # Its items would be taken for those of the other.
+        with pytest.raises(ConflictError, match="generator forever is running"):
+            await generators.start(place.payload)
 
 
 async def test_a_stopped_generator_takes_along_what_it_has_started(place: Place) -> None:

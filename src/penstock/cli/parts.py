@@ -64,7 +64,7 @@ def buffer(
     generators: Annotated[list[Path] | None, typer.Option(help="Folder with *_generator.py files, beside ./generator; may be repeated.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where input files of generators must lie; the working directory without it.")] = None,
 ) -> None:
-    """Serve a durable rollout buffer: the native API under /v1, and the seed's routes (/buffer/write, /get_rollout_data, /start_rollout, ...)."""
+    """Serve a durable rollout buffer: the native API under /v1, and the routes of older clients (/buffer/write, /get_rollout_data, /start_rollout, ...)."""
     from penstock.buffer.archive.config import ArchiveConfig
     from penstock.buffer.compat.config import CompatConfig
     from penstock.buffer.config import BufferConfig

@@ -50,7 +50,7 @@ class CompatConfig:
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and not 1 <= value < 2**53:
-                raise ConfigError(f"{name} must be 1 or more, got {value}")
+                raise ConfigError(f"{name} must be 1 to 2**53, got {value}")
         if not 0 <= self.min_valid_item_size_ratio <= 1:
             raise ConfigError(f"min_valid_item_size_ratio must be 0 to 1, got {self.min_valid_item_size_ratio}")
         if not 0 <= self.hold_seconds <= 3600:
@@ -62,7 +62,10 @@ class CompatConfig:
         except InvalidError as error:
             raise ConfigError(str(error)) from None
         if self.min_valid_item_size_ratio <= 0.5:
-            log.warning("min_valid_item_size_ratio is %g: groups with half of their items missing cannot be padded", self.min_valid_item_size_ratio)
+            log.warning(
+                "min_valid_item_size_ratio is %g: groups with more than half of their items missing cannot be padded, and are dropped",
+                self.min_valid_item_size_ratio,
+            )
 
     @property
     def rules(self) -> ArrivalRules:

@@ -92,8 +92,9 @@ class Generators:
     async def start(self, payload: dict[str, Any]) -> GeneratorState:
         """Start the generator that `payload["task_type"]` names.
 
-        While it runs, the same payload again is answered with its state and starts nothing; another one raises `ConflictError`. Raises `InvalidError` for
-        a payload that it cannot be given, `UnknownError` for a task type that nobody has.
+        One runs at a time, because the items that come are taken for those of the newest. While it does, the same payload again is answered with its
+        state and starts nothing; another one, or that of another generator, raises `ConflictError`. Raises `InvalidError` for a payload that it cannot
+        be given, `UnknownError` for a task type that nobody has.
         """
         config = self._config
         defaults = PayloadDefaults(data_root=config.data_root, buffer_url=config.buffer_url, group_size=config.group_size)
@@ -109,6 +110,9 @@ class Generators:
                 if _told_apart(running.payload) == _told_apart(data):
                     return running.shown()
                 raise ConflictError(f"generator {task_type} is running with another payload; stop it first: POST /generators/{quote(task_type)}/stop")
+            other = next((name for name, life in self._lives.items() if not life.is_over), None)
+            if other is not None:
+                raise ConflictError(f"generator {other} is running, and items do not say whose they are; stop it first: POST /generators/{quote(other)}/stop")
             data["skip_instance_ids"] = merged(data["skip_instance_ids"], await self._finished_ids(task_type))
             await self._renew_hooks(task_type)
             self._lives[task_type] = life = await self._begin(found, data)
