@@ -128,7 +128,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         "/start_rollout",
         Scope.ADMIN,
         "Start the generator of a task type.",
-        text="`task_type` names it; only one that was discovered when the buffer started can be meant. The other keys go to the generator.",
+        text="`task_type` names one that `GET /generators` shows, never a file or a module. The other keys go to the generator.",
         body=Body(noun=StartRollout, loose=True),
         answer=Body(noun=Said),
         refuses=(404, 409),
