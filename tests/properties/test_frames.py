@@ -94,6 +94,10 @@ def test_a_frame_gives_what_the_template_gives(style: str, who: list[str], said:
     found = made._framed(messages, None)
     if found is not None:
         assert shown(made._cut(*found)) == slow(made, messages)
+    found = made._framed(messages, None, is_opening=True)
+    if found is not None:
+        text, spans = made._whole(messages, None, True)
+        assert shown(made._cut(*found)) == shown(labelled(made._vocabulary.encode(text), spans))
 
 
 @pytest.mark.parametrize("style", sorted(ODD))
@@ -104,6 +108,9 @@ def test_whatever_a_template_does_with_a_text_a_frame_is_right_or_there_is_none(
     found = made._framed([Message(role="user", content=content)], None)
     if found is not None:
         assert found[0] == made._after_reply([Message(role="user", content=content)], None, None, True)[0]
+    found = made._framed([Message(role="user", content=content)], None, is_opening=True)
+    if found is not None:
+        assert found[0] == made._whole([Message(role="user", content=content)], None, True)[0]
 
 
 @pytest.mark.parametrize("style", ["chatml", "plain", *sorted(path.name for path in STYLES.iterdir())])
@@ -121,6 +128,8 @@ def test_the_templates_that_ship_and_most_others_have_frames() -> None:
     question = [Message(role="user", content="And now")]
     framed = {style for style in ("chatml", "chatml_think", "plain", *(path.name for path in STYLES.iterdir())) if template(style)._framed(question, None)}
     assert framed >= {"chatml", "chatml_think", "plain", "qwen3_style", "llama3_style", "gemma_style"}
+    opened = {style for style in framed if template(style)._framed(question, None, is_opening=True)}
+    assert opened >= {"chatml", "chatml_think", "plain", "qwen3_style", "llama3_style", "gemma_style"}
     kinds = {style for style in ODD if odd(style)._framed(question, None)}
     assert kinds == {
         "asks how it begins",

@@ -55,7 +55,7 @@ class ChatTemplate:
             self._history = examine(self._render, self._vocabulary, source.cut_words)
         except InvalidError as error:
             raise ConfigError(f"the chat template does not render a plain question: {error}") from error
-        self._frames: dict[tuple[tuple[str, ...], bytes], Frame | None] = {}
+        self._frames: dict[tuple[bool, tuple[str, ...], bytes], Frame | None] = {}
         self._pieces: dict[tuple[str, tuple[tuple[int, int, int], ...]], tuple[Piece, ...]] = {}
         self.digest: str = xxhash.xxh3_128_hexdigest(repr((files.template, sorted(fixed.items()), now)).encode())
         """Of all that decides how messages become text."""
@@ -103,9 +103,10 @@ class ChatTemplate:
         if continue_final_message and messages[-1].role != "assistant":
             raise InvalidError(f"only an assistant's message can be continued, the last one is of role {messages[-1].role!r}")
         prompted = add_generation_prompt and not continue_final_message
-        text = self._render(messages, tools, add_generation_prompt=prompted)
-        with_brackets = self._render(bracketed(messages), tools, add_generation_prompt=prompted)
-        spans = read_spans(text, with_brackets, self._contents(messages))
+        found = self._framed(messages, tools, is_opening=True) if prompted else None
+        if found is not None:
+            return Rendered(pieces=self._cut(*found))
+        text, spans = self._whole(messages, tools, prompted)
         if continue_final_message:
             text = self._left_open(text, messages, tools)
         return Rendered(pieces=labelled(self._vocabulary.encode(text), spans) if continue_final_message else self._cut(text, spans))
@@ -160,9 +161,8 @@ class ChatTemplate:
         the text that `split_reply` gave. Kept and new tokens together are exactly what `open` gives, wherever the kept ones are the tokenizer's own.
         """
         check_messages(messages, tools)
-        text = self._render(messages, tools, add_generation_prompt=add_generation_prompt)
-        with_brackets = self._render(bracketed(messages), tools, add_generation_prompt=add_generation_prompt)
-        return fork(self._vocabulary, text, read_spans(text, with_brackets, self._contents(messages)), known)
+        text, spans = self._whole(messages, tools, add_generation_prompt)
+        return fork(self._vocabulary, text, spans, known)
 
     def extend(self, messages: Sequence[Message], known: Sequence[Known], num_new: int, tools: Sequence[Json] | None = None) -> Fork:
         """How a conversation goes on whose last `num_new` messages are new and whose earlier ones are the `known` tokens, a reply the last of them.
@@ -213,18 +213,27 @@ class ChatTemplate:
             self._pieces[key] = pieces
         return pieces
 
-    def _framed(self, messages: Sequence[Message], tools: Sequence[Json] | None) -> tuple[str, list[Span]] | None:
-        """As `_after_reply`, from what the template wrote around other texts; None if it must be asked."""
+    def _whole(self, messages: Sequence[Message], tools: Sequence[Json] | None, add_generation_prompt: bool) -> tuple[str, list[Span]]:
+        """A conversation as the template writes it, and where in it the texts of `messages` are."""
+        text = self._render(messages, tools, add_generation_prompt=add_generation_prompt)
+        with_brackets = self._render(bracketed(messages), tools, add_generation_prompt=add_generation_prompt)
+        return text, read_spans(text, with_brackets, self._contents(messages))
+
+    def _framed(self, messages: Sequence[Message], tools: Sequence[Json] | None, *, is_opening: bool = False) -> tuple[str, list[Span]] | None:
+        """As `_after_reply`, or with `is_opening` as `_whole`, from what the template wrote around other texts; None if it must be asked."""
         for message in messages:
             if message.role == "tool" or message.tool_calls or message.name is not None or message.tool_call_id is not None or not message.content.strip():
                 return None
         roles = tuple([message.role for message in messages])
-        key = roles, msgspec.json.encode(tools) if tools else b""
+        key = is_opening, roles, msgspec.json.encode(tools) if tools else b""
         if key not in self._frames:
             if len(self._frames) >= _MOST_FRAMES:
                 self._frames.clear()
-            short = [_FIRST_QUESTION, *_probe_turns(messages, None)]
-            self._frames[key] = self._render.frame(short, roles, tools, start=lambda text: self._end_of_turn(text, structured=False))
+            if is_opening:
+                self._frames[key] = self._render.frame([], roles, tools, start=lambda _: 0)
+            else:
+                short = [_FIRST_QUESTION, *_probe_turns(messages, None)]
+                self._frames[key] = self._render.frame(short, roles, tools, start=lambda text: self._end_of_turn(text, structured=False))
         frame, contents = self._frames[key], [message.content for message in messages]
         if frame is None or not frame.fits(contents):
             return None
