@@ -10,7 +10,7 @@ from penstock.types import Annotation, AnnotationRecord, Payload, Rollout, Rollo
 from penstock.wire import ContentType, decode_json, decode_msgpack, digest, view_rollouts
 
 Intake = tuple[RolloutRecord, Payload]
-_NOTE = "annotation:"
+NOTE = "annotation:"
 """Begins the uids under which annotations are stored, beside the rollouts."""
 
 
@@ -34,8 +34,8 @@ def rollout_intake(run: str, body: bytes, content_type: ContentType, now: float 
 def _intake(run: str, body: bytes, content_type: ContentType, rollout: Rollout, now: float) -> Intake:
     if rollout.run != run:
         raise InvalidError(f"rollout.run: {rollout.run!r} was written to run {run!r}")
-    if rollout.rollout_uid.startswith(_NOTE):
-        raise InvalidError(f"rollout.rollout_uid: must not begin with {_NOTE!r}, got {rollout.rollout_uid!r}")
+    if rollout.rollout_uid.startswith(NOTE):
+        raise InvalidError(f"rollout.rollout_uid: must not begin with {NOTE!r}, got {rollout.rollout_uid!r}")
     counted = facts(rollout)
     content = digest(body)
     record = RolloutRecord(
@@ -73,7 +73,7 @@ def annotation_intake(run: str, body: bytes, content_type: ContentType) -> tuple
         raise InvalidError(f"annotation.step: must be 0 to 2**31, got {annotation.step}")
     content = digest(body)
     step = "" if annotation.step is None else annotation.step
-    uid = f"{_NOTE}{digest(f'{annotation.rollout_uid} {annotation.name} {step}'.encode())}"
+    uid = f"{NOTE}{digest(f'{annotation.rollout_uid} {annotation.name} {step}'.encode())}"
     record = AnnotationRecord(
         run=run,
         rollout_uid=annotation.rollout_uid,

@@ -24,7 +24,7 @@ from penstock.types import (
     RunRecord,
     Version,
 )
-from penstock.wire import digest
+from penstock.wire import check_id, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ def check_laws(laws: Laws) -> None:
     for name in ("session_seconds", "term_seconds"):
         if not 0 < getattr(laws, name) < 1e9:
             raise InvalidError(f"laws.{name}: must be above 0, got {getattr(laws, name)}")
+    for name in laws.annotations:
+        # No annotation can have another name, and the groups would wait for ever.
+        check_id(name, "laws.annotations")
     check_fractions(laws.fractions, "laws.fractions")
     check_filter_laws(laws.filters)
     for environment, rollouts in laws.capacity_rollouts.items():

@@ -29,6 +29,8 @@ def record(ledger: Ledger, past: Past, update: int, term: int, now: float, *, di
     An applied outcome allocates the next version. An outcome that exists is compared, never changed.
     """
     check_term(ledger, term)
+    if digest and skipped is not None:
+        raise InvalidError("skipped: an update that was skipped has no weights to name in digest; send one of the two")
     plan = ledger.plans.get(update) or past.plan(ledger.run.run, update)
     if plan is None or plan.void:
         raise UnknownError(f"update {update} was never cut")
@@ -83,6 +85,7 @@ def keep(ledger: Ledger, past: Past, update: int, digest: str, term: int, now: f
     names may have been retired and deleted.
     """
     check_term(ledger, term)
+    _check_update(update)
     if update > ledger.next_update:
         raise ConflictError(f"checkpoint update_{update} holds updates that have no outcome; the next is {ledger.next_update}")
     known = ledger.checkpoints.get(update)
@@ -104,6 +107,7 @@ def keep(ledger: Ledger, past: Past, update: int, digest: str, term: int, now: f
 def retire(ledger: Ledger, update: int, term: int) -> Decision[CheckpointRecord]:
     """Resume may no longer start from `update_N`. The newest one stays. One that was retired before is retired still."""
     check_term(ledger, term)
+    _check_update(update)
     known = ledger.checkpoints.get(update)
     if known is None and update < ledger.newest_checkpoint:
         return Decision(CheckpointRecord(run=ledger.run.run, update=update, digest="", term=term, kept=False))
@@ -113,6 +117,11 @@ def retire(ledger: Ledger, update: int, term: int) -> Decision[CheckpointRecord]
         raise ConflictError(f"checkpoint update_{update} is the newest and must be kept")
     retired = replace(known, kept=False)
     return Decision(retired, (retired,))
+
+
+def _check_update(update: int) -> None:
+    if update < 0:
+        raise InvalidError(f"update: counts from 0, got {update}")
 
 
 def _planned(ledger: Ledger, updates: set[int]) -> Iterator[GroupRecord]:

@@ -208,7 +208,15 @@ def test_a_try_at_another_problem_does_not_fill_a_group() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_lag": -1}, {"min_group_size": 0}, {"session_seconds": -1.0}, {"fractions": {"a": 7.5}}, {"fractions": {"a": 0.6, "b": 0.6}}, {"credit_groups": 0}],
+    [
+        {"max_lag": -1},
+        {"min_group_size": 0},
+        {"session_seconds": -1.0},
+        {"fractions": {"a": 7.5}},
+        {"fractions": {"a": 0.6, "b": 0.6}},
+        {"credit_groups": 0},
+        {"annotations": ("judge", "a b")},
+    ],
 )
 def test_laws_that_nobody_can_keep_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match="laws"):

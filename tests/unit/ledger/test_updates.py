@@ -321,3 +321,18 @@ def test_retiring_twice_is_retiring_once() -> None:
     book.keep(1)
     for _ in range(2):
         assert not book.do(law.retire(book.ledger, 0, 1)).kept
+
+
+def test_an_outcome_is_one_of_two_and_updates_count_from_zero() -> None:
+    book = Notebook()
+    book.fill("s/0/0")
+    book.learner()
+    book.cut(0)
+    with pytest.raises(InvalidError, match="send one of the two"):
+        law.record(book.ledger, book, 0, 1, 0.0, digest="weights", skipped="nan")
+    with pytest.raises(InvalidError, match="counts from 0, got -1"):
+        law.keep(book.ledger, book, -1, "digest", 1, 0.0)
+    with pytest.raises(InvalidError, match="counts from 0, got -1"):
+        law.retire(book.ledger, -1, 1)
+    with pytest.raises(ConflictError, match="update -1"):
+        book.cut(-1)

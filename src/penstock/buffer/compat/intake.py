@@ -8,11 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.buffer.compat.defaults import in_range
+from penstock.buffer.intake import NOTE
 from penstock.errors import InvalidError
 from penstock.ledger.arrivals import Item
 from penstock.wire import digest, parse_json, split_items
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+=~-]{1,200}")
+_PLAIN = re.compile(rf"(?!{NOTE})[A-Za-z0-9_.:/@+=~-]{{1,200}}")
 _LONGEST = 200
 """Characters of an id that is kept as it is: room for the pass, and for what our own ids allow."""
 _COMMON = {0.0: 0.0, 1.0: 1.0}
@@ -83,12 +84,14 @@ def id_text(value: dict[str, Any], field: str) -> str:
 def id_of(text: str) -> str:
     """Free text as an id of ours: what our ids do not allow is percent-encoded, so that different texts have different ids.
 
-    >>> id_of("train/17"), id_of("a b%"), id_of("..")
-    ('train/17', 'a%20b%25', '.%2E')
+    >>> id_of("train/17"), id_of("a b%"), id_of(".."), id_of("annotation:1")
+    ('train/17', 'a%20b%25', '.%2E', 'annotation%3A1')
     """
     if _PLAIN.fullmatch(text) is not None and ".." not in text:
         return text
     encoded = quote(text, safe="_.:/@+=~-").replace("..", ".%2E")
+    if encoded.startswith(NOTE):
+        encoded = f"{quote(NOTE, safe='')}{encoded.removeprefix(NOTE)}"
     if len(encoded) <= _LONGEST:
         return encoded
     return f"{encoded[: _LONGEST - 33].rstrip('%.')}%{digest(text.encode())}"

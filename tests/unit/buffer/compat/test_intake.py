@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.intake import id_of, read_items
+from penstock.buffer.intake import NOTE
 from penstock.errors import ConfigError, InputError, InvalidError, MalformedError
 from penstock.wire import check_id
 
@@ -87,6 +88,12 @@ def test_integers_and_free_text_are_ids() -> None:
 def test_every_text_has_an_id_of_its_own(one: str, other: str) -> None:
     check_id(f"{id_of(one)}/{10**9}", "group")
     assert (id_of(one) == id_of(other)) == (one == other)
+
+
+def test_no_item_lies_where_annotations_do() -> None:
+    (item,) = read_items(b'{"uid": "annotation:7", "instance_id": "annotation:7", "messages": [], "reward": 1}', "task")
+    assert (item.uid, item.instance) == ("annotation%3A7", "annotation:7")
+    assert not item.uid.startswith(NOTE)
 
 
 def test_settings_may_come_as_text() -> None:
