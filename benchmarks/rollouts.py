@@ -220,7 +220,7 @@ async def results(as_json: bool, quick: bool) -> None:
         )
         report(await long_episodes(template, 9 if quick else 25), as_json=as_json)
         report(
-            bounded("rollouts/gateway_turn_cpu", 1e3 * await gateway_cpu_seconds(url, Path(directory), 20 if quick else 60), "ms", goal=1.0), as_json=as_json
+            bounded("rollouts/gateway_turn_cpu", 1e3 * await gateway_cpu_seconds(url, Path(directory), 15 if quick else 40), "ms", goal=1.0), as_json=as_json
         )
         episodes, latency_seconds = (2000, 1.0) if quick else (2000, 4.0)
         share, megabytes = await many_slow(url, template, episodes // 4 if quick else episodes, latency_seconds)
