@@ -99,6 +99,7 @@ class RecordsContract:
         ]
         assert [event.index for event in store.journal("demo", "e")] == [0, 1, 2, 9, 10]
         assert [event.index for event in store.journal("demo", "e", 9)] == [9, 10]
+        assert (store.episodes("demo"), store.episodes("a")) == (("e",), ())
         assert [found.uid for found in store.scan_rollouts("demo")] == ["x", "y", "z"]
         store.close()
 

@@ -219,6 +219,9 @@ class MemoryStore:
         entries = self._every(("journal", run, episode), JournalEntry)
         return tuple(sorted((entry for entry in entries if entry.index >= first), key=lambda entry: entry.index))
 
+    def episodes(self, run: str) -> tuple[str, ...]:
+        return tuple(sorted({shelf[2] for shelf in self._held.names() if shelf[:2] == ("journal", run)}))
+
     def history(self, run: str, group_id: str) -> History:
         return History.of(group_id, self._all(("plan", run), Plan), self._all(("lease", run), LeaseRecord), self._all(("session", run), SessionRecord))
 
@@ -234,7 +237,8 @@ class MemoryStore:
     def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
         return tuple(sorted(self._all(("archive", run), ArchiveFile), key=lambda file: file.number))
 
-    def corrupt(self) -> tuple[str, ...]:
+    def corrupt(self, run: str | None = None) -> tuple[str, ...]:
+        # A damaged frame of the log may have held records of any run.
         return tuple(self._reports)
 
     # Inside

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +14,22 @@ from penstock.buffer.checks import check_store
 from penstock.buffer.compat.intake import read_items
 from penstock.buffer.core import Buffer
 from penstock.buffer.store import SqliteStore
-from penstock.errors import UnknownError
+from penstock.errors import StoreError, UnknownError
 from penstock.ledger.arrivals import ArrivalRules
-from penstock.types import GroupState, LeaseRecord, LeaseRequest, LeaseState, MemberRecord, MemberState, PlannedGroup, Record
+from penstock.types import (
+    GroupState,
+    JournalEntry,
+    Laws,
+    LeaseRecord,
+    LeaseRequest,
+    LeaseState,
+    MemberRecord,
+    MemberState,
+    PlannedGroup,
+    Record,
+    RunRecord,
+    Version,
+)
 
 
 @pytest.fixture
@@ -38,6 +53,11 @@ def forge(path: Path, *records: Record) -> None:
     store = SqliteStore(path)
     store.submit(records).result()
     store.close()
+
+
+def tamper(path: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as store, store:
+        store.execute(statement)
 
 
 def broken(path: Path) -> dict[str, list[str]]:
@@ -111,3 +131,37 @@ def test_leases_and_groups_that_tell_two_stories_are_found(path: Path) -> None:
         "group env/0/1 is spent by the lease held, which is taken",
         "group env/0/1 is under the lease held and in update 3",
     }
+
+
+def test_damage_is_told_of_its_own_run_and_of_one_that_cannot_be_opened(path: Path) -> None:
+    forge(path, RunRecord(run="other", laws=Laws(), opened_at=0.0), Version(run="other", version=0, digest="0", live=True, recorded_at=0.0))
+    tamper(path, "UPDATE payloads SET body = zeroblob(3) WHERE uid = 'env/0/2:1:0'")
+    found = check_store(path)
+    assert (len(found[RUN][-1].broken), found["other"][-1].broken) == (1, ())
+    tamper(path, "UPDATE facts SET body = zeroblob(3) WHERE kind = 'run' AND run = 'other'")
+    found = check_store(path)
+    assert [finding.checked for finding in found["other"]] == ["a run that cannot be opened"]
+    assert "fails its checksum" in found["other"][0].broken[0]
+
+
+def test_a_run_without_the_weights_it_began_with_is_found(path: Path) -> None:
+    tamper(path, "DELETE FROM facts WHERE kind = 'version'")
+    assert broken(path)["F2"] == ["the weights that the run began with, version 0, are not on record"]
+
+
+def test_a_journal_with_a_hole_or_a_damaged_entry_is_found(path: Path) -> None:
+    forge(path, *(JournalEntry(run=RUN, episode=episode, index=index, body=b"[1]") for episode in ("a", "b") for index in range(3)))
+    assert broken(path) == {}
+    assert "6 entries in the journals of 2 episodes" in [finding.checked for finding in check_store(path)[RUN]]
+    tamper(path, "DELETE FROM journal WHERE episode = 'a' AND idx = 1")
+    tamper(path, "UPDATE journal SET body = 'x' WHERE episode = 'b' AND idx = 2")
+    (hole, damage) = broken(path)["D3"]
+    assert hole == "the journal of a has a hole: there are 2 entries, the last is number 2"
+    assert damage.startswith("journal 'b 2' of run")
+
+
+def test_a_store_that_cannot_be_read_is_called_by_its_own_name(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 8192 + path.read_bytes()[12288:])
+    with pytest.raises(StoreError, match=r"/store\.sqlite is damaged"):
+        check_store(path)
+    assert [found.name for found in path.parent.iterdir() if found.name.startswith(".")] == []

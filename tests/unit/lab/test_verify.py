@@ -44,6 +44,7 @@ def test_a_sound_run_has_nothing_broken_and_everything_was_looked_at(run_dir: Pa
         "0 leased groups",
         "versions of 8 trained rollouts",
         "4 versions",
+        "0 entries in the journals of 0 episodes",
         "0 archive files with 0 rollouts",
         "0 damaged records set aside",
     ]

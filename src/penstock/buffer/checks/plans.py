@@ -95,6 +95,8 @@ def named(held: Held) -> Looked:
                 broken.append(f"update {outcome.update} recorded version {outcome.version} as {outcome.digest}, and the registry does not")
     if sorted(ledger.versions) != list(range(len(ledger.versions))):
         broken.append("version numbers have gaps")
+    if not ledger.versions:
+        broken.append("the weights that the run began with, version 0, are not on record")
     return f"{len(ledger.versions)} versions", broken
 
 

@@ -132,7 +132,22 @@ def leased(held: Held) -> Looked:
     return f"{num_groups} leased groups", broken
 
 
+def journalled(held: Held) -> Looked:
+    """The journal of every episode is whole: an episode goes on from it."""
+    store, broken, num_entries = held.buffer.store, [], 0
+    episodes = store.episodes(held.run)
+    for episode in episodes:
+        try:
+            entries = store.journal(held.run, episode)
+        except CorruptError:
+            continue  # the store has noted it, and `undamaged` tells
+        num_entries += len(entries)
+        if [entry.index for entry in entries] != list(range(len(entries))):
+            broken.append(f"the journal of {episode} has a hole: there are {len(entries)} entries, the last is number {entries[-1].index}")
+    return f"{num_entries} entries in the journals of {len(episodes)} episodes", broken
+
+
 def undamaged(held: Held) -> Looked:
     """Everything that was found damaged, in this look at the store or ever before. Comes last, when all of it was read."""
-    damage = list(held.buffer.store.corrupt())
+    damage = list(held.buffer.store.corrupt(held.run))
     return f"{len(damage)} damaged records set aside", damage

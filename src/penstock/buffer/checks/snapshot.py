@@ -13,11 +13,11 @@ from pathlib import Path
 from penstock.buffer.checks.files import archived
 from penstock.buffer.checks.findings import Check, Finding, Held, finding
 from penstock.buffer.checks.plans import fresh, named, planned, spent, used_once, whole
-from penstock.buffer.checks.records import conserved, leased, stored, undamaged, unmixed
+from penstock.buffer.checks.records import conserved, journalled, leased, stored, undamaged, unmixed
 from penstock.buffer.core import Buffer
 from penstock.buffer.store import SqliteStore
 from penstock.buffer.store._failures import store_error
-from penstock.errors import UnknownError
+from penstock.errors import StoreError, UnknownError
 
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("D3", stored),
@@ -30,6 +30,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("E4", leased),
     ("F1", fresh),
     ("F2", named),
+    ("D3", journalled),
 )
 """What is looked into, under the promise that it would break. The archive's files and the store's damage follow."""
 
@@ -43,7 +44,11 @@ def check_store(path: Path, *, run: str | None = None) -> dict[str, tuple[Findin
         buffer = Buffer(store, time.time)
         if run is not None and run not in buffer.runs():
             raise UnknownError(f"no run {run}; there are {buffer.runs()}")
-        return {name: check_run(Held(buffer, name), path.parent) for name in buffer.runs() if run in (None, name)}
+        found = {name: check_run(Held(buffer, name), path.parent) for name in buffer.runs() if run in (None, name)}
+        for name in sorted(store.damaged_runs().difference(found)) if run is None else ():
+            # Its own record is: it can be opened no more, and is listed nowhere.
+            found[name] = (Finding(promise="D3", checked="a run that cannot be opened", broken=store.corrupt(name)),)
+        return found
 
 
 def check_run(held: Held, store_directory: Path) -> tuple[Finding, ...]:
@@ -68,11 +73,15 @@ def snapshot(path: Path) -> Iterator[SqliteStore]:
                 target.execute("PRAGMA journal_mode = DELETE")
         except (sqlite3.Error, OSError) as error:
             raise store_error(error, path) from error
-        store = SqliteStore(copy, read_only=True)
         try:
-            yield store
-        finally:
-            store.close()
+            store = SqliteStore(copy, read_only=True)
+            try:
+                yield store
+            finally:
+                store.close()
+        except StoreError as error:
+            # Whoever reads it knows the store and not its copy, which is gone by then.
+            raise type(error)(str(error).replace(copy.name, path.name)) from error
     finally:
         for leftover in path.parent.glob(f"{copy.name}*"):
             leftover.unlink()

@@ -19,11 +19,10 @@ class Damage:
         self.set_aside: Callable[[Row], None] | None = None
         """Keeps the bytes; None where nothing may be written."""
 
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """One for each damaged record."""
+    def by_run(self) -> tuple[tuple[str, str], ...]:
+        """Run and sentence of each damaged record."""
         with self._lock:
-            return tuple(self._sentences.values())
+            return tuple((run, sentence) for (_, run, _), sentence in self._sentences.items())
 
     def remember(self, readers: ReaderPool) -> None:
         """Know what was found by those who had the store open before."""

@@ -142,5 +142,9 @@ class Shelves(Generic[T]):
         """All on one shelf, in no order that means anything."""
         return self._shelves.get(shelf, _EMPTY)
 
+    def names(self) -> tuple[Shelf, ...]:
+        """Shelves that hold anything."""
+        return tuple(self._shelves)
+
     def clear(self) -> None:
         self._shelves.clear()

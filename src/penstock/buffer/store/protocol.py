@@ -128,6 +128,9 @@ class Store(Protocol):
     def journal(self, run: str, episode: str, first: int = 0) -> tuple[JournalEntry, ...]:
         """Entries of an episode from the index `first` on, by index."""
 
+    def episodes(self, run: str) -> tuple[str, ...]:
+        """Episodes that have a journal, by name. Durable ones only."""
+
     def history(self, run: str, group_id: str) -> History:
         """Plans, leases and ended sessions that name a group, over or not. Looks through all of them: not for an event loop."""
 
@@ -143,8 +146,8 @@ class Store(Protocol):
     def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
         """Files that bytes have moved to, by number, retired ones included."""
 
-    def corrupt(self) -> tuple[str, ...]:
-        """One sentence for each record that was found to fail its checksum, and where it was set aside."""
+    def corrupt(self, run: str | None = None) -> tuple[str, ...]:
+        """One sentence for each record, of one run or of any, that was found to fail its checksum, and where it was set aside."""
 
     def close(self) -> None:
         """Make durable what was submitted, then let go of the files."""

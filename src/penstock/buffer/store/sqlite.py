@@ -270,6 +270,11 @@ class SqliteStore:
                 raise
         return tuple(sorted((entries | pending).values(), key=lambda entry: entry.index))
 
+    def episodes(self, run: str) -> tuple[str, ...]:
+        with self._readers.connection() as connection:
+            rows = connection.execute("SELECT DISTINCT episode FROM journal WHERE run = ? ORDER BY episode", (run,)).fetchall()
+        return tuple(episode for (episode,) in rows)
+
     def history(self, run: str, group_id: str) -> History:
         return History.of(group_id, self._naming(PLANS, run, group_id), self._naming(LEASES, run, group_id), self._naming(SESSIONS, run, group_id))
 
@@ -294,8 +299,12 @@ class SqliteStore:
             stored = self._reads(connection).many(ARCHIVES, "WHERE run = ? AND kind = ?", (run, ARCHIVES.kind))
         return tuple(sorted(({file.number: file for file in stored} | pending).values(), key=lambda file: file.number))
 
-    def corrupt(self) -> tuple[str, ...]:
-        return self._damage.sentences
+    def corrupt(self, run: str | None = None) -> tuple[str, ...]:
+        return tuple(sentence for found, sentence in self._damage.by_run() if run in (None, found))
+
+    def damaged_runs(self) -> frozenset[str]:
+        """Runs of which something was found to be damaged; they may not be listed for it."""
+        return frozenset(found for found, _ in self._damage.by_run())
 
     # Inside
 
