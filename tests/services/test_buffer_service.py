@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,29 @@ from penstock.buffer.client import BufferClient
 from penstock.errors import ConflictError, FencedError, ForbiddenError, UnauthorizedError, UnknownError
 from penstock.types import CutRequest, Laws
 
+_runs = count()
+
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
+    """One that the test may kill."""
     running = Process(tmp_path)
     yield running
     running.kill()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One for all that leave it alive."""
+    running = Process(tmp_path_factory.mktemp("buffer"))
+    yield running
+    running.kill()
+
+
 @pytest_asyncio.fixture
-async def client(process: Process) -> AsyncIterator[BufferClient]:
-    async with BufferClient(process.url, "run") as opened:
+async def client(shared: Process) -> AsyncIterator[BufferClient]:
+    """Of a run of its own."""
+    async with BufferClient(shared.url, f"run-{next(_runs)}") as opened:
         await opened.open_run(Laws(), "0" * 32)
         yield opened
 
@@ -39,7 +52,7 @@ async def test_a_whole_update_goes_through(client: BufferClient) -> None:
     await client.open_session("s1", "worker")
     slots = await client.claim("s1", 8)
     assert [(slot.group_id, slot.member, slot.retry) for slot in slots] == [("s/0/0", 0, 0), ("s/0/0", 1, 0)]
-    written = await client.write([rollout(slot.group_id, slot.member) for slot in slots])
+    written = await client.write([rollout(slot.group_id, slot.member, run=client.run) for slot in slots])
     assert [answer.code for answer in written] == [None, None]
     term = (await client.take_term(api.TakeTerm(owner="learner", checkpoint=0))).term
     reply = await client.cut(0, term, CutRequest(groups_per_update=1))
@@ -62,7 +75,7 @@ async def test_a_cut_waits_for_a_group_and_is_woken_by_the_write(client: BufferC
     assert (await client.cut(0, term, CutRequest(groups_per_update=1), wait_seconds=0)).waiting == "no ready group"
     waiting = asyncio.create_task(client.cut(0, term, CutRequest(groups_per_update=1), wait_seconds=30))
     await client.open_groups([group(0)])
-    await client.write([rollout("s/0/0", 0), rollout("s/0/0", 1)])
+    await client.write([rollout("s/0/0", member, run=client.run) for member in range(2)])
     assert (await asyncio.wait_for(waiting, 10)).plan is not None
 
 
@@ -73,7 +86,7 @@ async def test_refusals_arrive_as_the_errors_they_are(client: BufferClient) -> N
         await client.plan(7)
     with pytest.raises(ConflictError, match="started from weights"):
         await client.open_run(Laws(), "f" * 32)
-    answers = await client.write([rollout("s/0/9", 0)])
+    answers = await client.write([rollout("s/0/9", 0, run=client.run)])
     assert answers[0].code == "unknown"
 
 
@@ -136,29 +149,31 @@ async def test_what_was_acknowledged_survives_kills_and_is_there_once(process: P
     assert len(acknowledged) == 2 * groups
 
 
-async def test_it_is_ready_only_by_a_durable_write_and_ends_in_good_order(process: Process, client: BufferClient) -> None:
-    assert process.get("/readyz")["ready"] is True
-    process.child.send_signal(signal.SIGTERM)
-    assert process.child.wait(10) == 0
+async def test_it_is_ready_only_by_a_durable_write_and_ends_in_good_order(process: Process) -> None:
+    async with BufferClient(process.url, "run") as client:
+        await client.open_run(Laws(), "0" * 32)
+        assert process.get("/readyz")["ready"] is True
+        process.child.send_signal(signal.SIGTERM)
+        assert process.child.wait(10) == 0
 
 
-def test_a_second_buffer_on_the_same_directory_is_refused_in_one_line(process: Process) -> None:
+def test_a_second_buffer_on_the_same_directory_is_refused_in_one_line(shared: Process) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "penstock", "buffer", "--dir", str(process.directory), "--port", "0"], capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "penstock", "buffer", "--dir", str(shared.directory), "--port", "0"], capture_output=True, text=True, timeout=30
     )
     assert second.returncode == 1
     assert len(second.stderr.strip().splitlines()) == 1, second.stderr
 
 
-def test_a_server_says_where_it_listens(process: Process) -> None:
-    assert f"listening on http://127.0.0.1:{process.port}\n" in (process.directory / "log").read_text()
+def test_a_server_says_where_it_listens(shared: Process) -> None:
+    assert f"listening on http://127.0.0.1:{shared.port}\n" in (shared.directory / "log").read_text()
 
 
-def test_a_port_in_use_is_refused_in_one_line(process: Process, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path / "other"), "--port", str(process.port)]
+def test_a_port_in_use_is_refused_in_one_line(shared: Process, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path / "other"), "--port", str(shared.port)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert second.returncode == 1
-    assert f"{process.port}" in second.stderr
+    assert f"{shared.port}" in second.stderr
     assert len(second.stderr.strip().splitlines()) == 1, second.stderr
 
 

@@ -22,7 +22,8 @@ def until_answered(buffer: Process, path: str, body: bytes, over: threading.Even
         try:
             return buffer.post(path, body)
         except (urllib.error.URLError, OSError):
-            if over.is_set():
+            # Asked without a pause, a buffer that starts would get less of the machine than those who wait for it.
+            if over.wait(0.05):
                 return None
 
 
