@@ -100,7 +100,7 @@ class Reader:
             return await self._read_by_rewards(batch_size)
 
     async def read_again(self, read_id: str) -> Batch:
-        """What an earlier read gave. Raises `UnknownError` if there was none."""
+        """What an earlier read gave. Raises `UnknownError` if there was none, `RetiredError` if retention gave up all of it."""
         state = self._state
         lease = find_lease(state.ledger, state.service.buffer.store, read_id) if state.is_open else None
         if lease is None or lease.consumer != READER:

@@ -82,9 +82,12 @@ def verdict_by_rewards(
 
 
 def groups_of(store: Store, lease: LeaseRecord) -> list[Chosen]:
-    """The groups that an earlier read took."""
-    found = (store.group(lease.run, planned.id) for planned in lease.groups)
-    return [Chosen.of(group) for group in found if group is not None and group.arrival is not None]
+    """The groups that an earlier read took. Raises `RetiredError` if retention has given up the bytes of all of them."""
+    found = [group for planned in lease.groups if (group := store.group(lease.run, planned.id)) is not None and group.arrival is not None]
+    retired = {file.name for file in store.archive_files(lease.run) if file.retired_at is not None}
+    if found and all(group.archive in retired for group in found):
+        raise RetiredError(f"the items of read {lease.lease} were retired with their archive files")
+    return [Chosen.of(group) for group in found]
 
 
 async def opened(store: Store, run: str, groups: Sequence[Chosen], cached: Sequence[Sequence[bytes]]) -> list[Sequence[bytes] | None]:

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.buffer.archive.archiver import Archiver
+from penstock.buffer.archive.config import ArchiveConfig
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
+from penstock.errors import RetiredError
 
 
 def item(uid: str, reward: float) -> bytes:
@@ -32,3 +35,21 @@ async def test_an_item_that_came_after_a_look_is_not_part_of_it(tmp_path: Path, 
         assert taken.items is not None
         read = [each["uid"] async for groups in taken.items for group in groups for each in json.loads(b"[%b]" % group)]
         assert read == ["a", "b", "c", "a"]
+
+
+async def test_a_read_whose_bytes_retention_gave_up_is_gone(tmp_path: Path) -> None:
+    service = BufferService(SqliteStore(tmp_path / "store.sqlite"), expire_seconds=60.0, max_waiting=8)
+    async with service.running():
+        compat = CompatService(service, CompatConfig(group_size=2))
+        await compat.write(item("a", 1.0))
+        await compat.write(item("b", 0.0))
+        read_id = (await compat.reader.read(None)).read_id
+        assert read_id is not None
+        config = ArchiveConfig(after_seconds=0.0, most_wait_seconds=0.0, keep_seconds=0.0)
+        archiver = Archiver(service, config, store_directory=tmp_path, directory=tmp_path / "archive")
+        assert await archiver.archive_some("default")
+        again = await compat.reader.read_again(read_id)
+        assert again.items is not None and len([groups async for groups in again.items]) == 1 and again.damaged == []
+        await archiver.retire_some("default")
+        with pytest.raises(RetiredError, match=f"the items of read {read_id} were retired"):
+            await compat.reader.read_again(read_id)
