@@ -21,9 +21,9 @@ def spelled(reward: Any, before: dict[str, Any], after: dict[str, Any], indent: 
     return json.dumps(named, indent=indent, ensure_ascii=not plain).encode()
 
 
-def one_by_one(bodies: list[bytes], rewards: tuple[float | None, ...], group_size: int) -> list[dict[str, Any]]:
+def one_by_one(bodies: list[bytes], rewards: tuple[float | None, ...], group_size: int, refused: tuple[int, ...] = ()) -> list[str]:
     """The slow way: each item is opened, and its fields are set."""
-    shape = defaults.shape(rewards, (), group_size, 0)
+    shape = defaults.shape(rewards, refused, group_size, 0)
     assert not isinstance(shape, str)
     made = []
     for place in shape:
@@ -33,7 +33,16 @@ def one_by_one(bodies: list[bytes], rewards: tuple[float | None, ...], group_siz
         if place.raw_reward is not None:
             item["raw_reward"] = written
         made.append(item)
-    return made
+    return sorted_by_key(made)
+
+
+def sorted_by_key(items: list[dict[str, Any]]) -> list[str]:
+    """To be compared as text: `True` equals 1, and `true` does not."""
+    return [json.dumps(item, sort_keys=True) for item in items]
+
+
+def at_once(bodies: list[bytes], rewards: tuple[float | None, ...], group_size: int, refused: tuple[int, ...] = ()) -> list[str]:
+    return sorted_by_key(json.loads(b"[%b]" % spliced(rewards, refused, group_size, bodies)))
 
 
 ITEM = st.tuples(NUMBERS, st.dictionaries(KEYS, VALUES, max_size=2), st.dictionaries(KEYS, VALUES, max_size=2), st.sampled_from([None, 1]), st.booleans())
@@ -43,7 +52,28 @@ ITEM = st.tuples(NUMBERS, st.dictionaries(KEYS, VALUES, max_size=2), st.dictiona
 def test_a_group_that_is_spelled_anew_at_once_holds_what_its_items_hold_one_by_one(items: list[Any]) -> None:
     bodies = [spelled(*item) for item in items]
     rewards = tuple(defaults.number(item[0]) for item in items)
-    assert json.loads(b"[%b]" % spliced(rewards, (), 8, bodies)) == one_by_one(bodies, rewards, 8)
+    for group_size in (8, len(items)):
+        assert at_once(bodies, rewards, group_size) == one_by_one(bodies, rewards, group_size)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "refused"),
+    [
+        ((True, 0, 0.5), ()),
+        ((1, False, 0.5), ()),
+        ((0, False, 0.0), ()),
+        ((1.0, None, 0.0), ()),
+        ((1.0, -1.0, 0.0), ()),
+        ((1.0, 7, 0.0, True), (1,)),
+        ((1.0, 0.0, 0.5, 2), (3,)),
+        ((None, True, 0.0, 0.5), (0,)),
+    ],
+)
+def test_whatever_is_refused_or_padded_each_place_has_its_own_item(rewards: tuple[Any, ...], refused: tuple[int, ...]) -> None:
+    numbers = tuple(defaults.number(reward) for reward in rewards)
+    for extra in ({}, {"note": 'the "reward"'}):
+        bodies = [json.dumps({"reward": reward, "place": place} | extra).encode() for place, reward in enumerate(rewards)]
+        assert at_once(bodies, numbers, len(rewards), refused) == one_by_one(bodies, numbers, len(rewards), refused)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +91,7 @@ def test_a_group_that_is_spelled_anew_at_once_holds_what_its_items_hold_one_by_o
 )
 def test_a_reward_that_is_hard_to_find_is_found(odd: bytes) -> None:
     bodies = [b'{"reward": 1.0}', odd]
-    assert json.loads(b"[%b]" % spliced((1.0, 0.0), (), 2, bodies)) == one_by_one(bodies, (1.0, 0.0), 2)
+    assert at_once(bodies, (1.0, 0.0), 2) == one_by_one(bodies, (1.0, 0.0), 2)
 
 
 def test_bytes_beside_the_reward_stay_as_they_were_written() -> None:
