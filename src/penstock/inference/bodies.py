@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
+from xxhash import xxh3_128_digest
 
 from penstock.types import Int32Array
 from penstock.types.frozen import quickly_made
@@ -45,7 +45,9 @@ def completion_body(wanted: Continuation, prompts: PromptTexts | None = None) ->
     options = _options(wanted.max_tokens, wanted.temperature, tuple(wanted.stop), tuple(wanted.stop_ids), wanted.request_id)
     array = np.asarray(wanted.ids)
     text = msgspec.json.encode(array.tolist())[1:-1] if prompts is None or wanted.affinity is None else prompts.text(wanted.affinity, array)
-    return b'{"prompt":[%b],%b}' % (text, options if wanted.seed is None else b'"seed":%d,%b' % (wanted.seed, options))
+    if wanted.seed is None:
+        return b'{"prompt":[%b],%b}' % (text, options)
+    return b'{"prompt":[%b],"seed":%d,%b}' % (text, wanted.seed, options)
 
 
 @lru_cache(maxsize=1024)
@@ -61,7 +63,8 @@ def _options(max_tokens: int, temperature: float, stop: tuple[str, ...], stop_id
     return msgspec.json.encode(options)[1:-1]
 
 
-@dataclass(slots=True, eq=False)
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Known:
     count: int
     digest: bytes
@@ -84,23 +87,17 @@ class PromptTexts:
 
     def text(self, owner: str, ids: Int32Array) -> bytes:
         """The ids as JSON, without the brackets. Whatever was remembered, they are these ids."""
+        ids, text, count = np.ascontiguousarray(ids), b"", 0
         known = self._known.pop(owner, None)
-        hasher, text, count = xxhash.xxh3_128(), b"", 0
         if known is not None:
             self._num_bytes -= len(known.text)
-            if len(ids) >= known.count:
-                hasher.update(np.ascontiguousarray(ids[: known.count]).data)
-                if hasher.digest() == known.digest:
-                    text, count = known.text, known.count
-                else:
-                    hasher.reset()
+            if len(ids) >= known.count and xxh3_128_digest(ids[: known.count].data) == known.digest:
+                text, count = known.text, known.count
         if len(ids) > count:
-            new = np.ascontiguousarray(ids[count:])
-            hasher.update(new.data)
-            written = msgspec.json.encode(new.tolist())[1:-1]
+            written = msgspec.json.encode(ids[count:].tolist())[1:-1]
             text = b"%b,%b" % (text, written) if count else written
         if text:
-            self._known[owner] = _Known(len(ids), hasher.digest(), text)
+            self._known[owner] = _Known(count=len(ids), digest=xxh3_128_digest(ids.data), text=text)
             self._num_bytes += len(text)
         while self._num_bytes > self._most_bytes:
             _, forgotten = self._known.popitem(last=False)

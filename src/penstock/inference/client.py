@@ -30,7 +30,7 @@ from penstock.types import (
     WeightManifest,
 )
 from penstock.types.frozen import quickly_made
-from penstock.wire.connections import Wire
+from penstock.wire.connections import Answered, Wire
 
 __all__ = ["Continuation", "InferenceClient", "NoAnswer", "Placing", "PromptTexts", "Reply", "Sampler", "ServedWeights", "completion_body", "read_reply"]
 
@@ -161,10 +161,10 @@ class InferenceClient:
     async def is_ready(self) -> bool:
         """Whether the server answers and serves the newest weights that it was told of. Asks once."""
         try:
-            status, _, _ = await self._send("GET", "/readyz", None, 5.0)
+            answered = await self._send("GET", "/readyz", None, 5.0)
         except (aiohttp.ClientError, OSError):
             return False
-        return status == 200
+        return answered.status == 200
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, deadline_seconds: float | None) -> Any:
         data = None if body is None else msgspec.json.encode(body)
@@ -191,26 +191,30 @@ class InferenceClient:
     async def _once(self, method: str, path: str, body: bytes | None, seconds: float) -> bytes:
         """What the server says, asked once. Raises `NoAnswer`, or the error that a refusal was there."""
         try:
-            status, retry_after, answer = await self._send(method, path, body, seconds)
+            answered = await self._send(method, path, body, max(0.001, seconds))
         except (aiohttp.ClientError, OSError) as error:  # a timeout is an OSError
             raise NoAnswer(str(error) or type(error).__name__, is_lost=True) from error
+        status = answered.status
         if status == 200:
-            return answer
+            return answered.body
         if status in (429, 502, 503, 504):
-            raise NoAnswer(f"status {status}", is_full=status == 429, is_lost=status != 429, named_seconds=_seconds(retry_after))
+            named_seconds = _seconds(answered.headers.get("retry-after"))
+            raise NoAnswer(f"status {status}", is_full=status == 429, is_lost=status != 429, named_seconds=named_seconds)
         if status >= 500 and path == _COMPLETIONS:
-            raise NoAnswer(f"{path} on {self._base_url} failed: {_refusal(status, answer, path)}")
-        raise _refusal(status, answer, path)
+            raise NoAnswer(f"{path} on {self._base_url} failed: {_refusal(status, answered.body, path)}")
+        raise _refusal(status, answered.body, path)
 
-    async def _send(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, str | None, bytes]:
-        """Status, `Retry-After` and body of the answer."""
+    def _send(self, method: str, path: str, body: bytes | None, seconds: float) -> Awaitable[Answered]:
         if path == _COMPLETIONS and body is not None and self._wire is not None:
-            answered = await self._wire.post(path, body, seconds=max(0.001, seconds))
-            return answered.status, None if answered.status == 200 else answered.headers.get("retry-after"), answered.body
+            return self._wire.post(path, body, seconds=seconds)
+        return self._send_fully(method, path, body, seconds)
+
+    async def _send_fully(self, method: str, path: str, body: bytes | None, seconds: float) -> Answered:
+        """As `Wire.post`, with a full client."""
         assert self._session is not None, "use the client as an async context manager"
-        timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
+        timeout = aiohttp.ClientTimeout(total=seconds)
         async with self._session.request(method, self._base_url + path, data=body, headers=self._headers, timeout=timeout) as answer:
-            return answer.status, answer.headers.get("Retry-After"), await answer.read()
+            return Answered(status=answer.status, raw_headers=answer.raw_headers, body=await answer.read())
 
 
 def _seconds(retry_after: str | None) -> float:
@@ -225,7 +229,7 @@ class _Logprobs(msgspec.Struct):
 class _Choice(msgspec.Struct):
     token_ids: list[int]
     logprobs: _Logprobs
-    versions: list[VersionRun]
+    versions: tuple[VersionRun, ...]
     text: str
     finish_reason: str
 
@@ -269,10 +273,14 @@ def read_reply(answer: bytes) -> Reply:
         sampled_tokens=cost.completion_tokens,
         seconds=cost.seconds,
     )
+    ids = np.fromiter(choice.token_ids, np.int32, len(choice.token_ids))
+    logprobs = np.fromiter(choice.logprobs.token_logprobs, np.float32, len(choice.logprobs.token_logprobs))
+    # Closed for writing, so that whoever records them need not copy them.
+    ids.flags.writeable = logprobs.flags.writeable = False
     return Reply(
-        ids=np.fromiter(choice.token_ids, np.int32, len(choice.token_ids)),
-        logprobs=np.fromiter(choice.logprobs.token_logprobs, np.float32, len(choice.logprobs.token_logprobs)),
-        versions=tuple(choice.versions),
+        ids=ids,
+        logprobs=logprobs,
+        versions=choice.versions,
         text=choice.text,
         metadata=InferenceMetadata(sampler=_sampler_facts(bytes(read.sampler)), usage=usage, finish_reason=choice.finish_reason),
     )

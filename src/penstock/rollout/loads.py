@@ -13,6 +13,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from penstock.types.frozen import quickly_made
+
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 5.0
 MOVE_SECONDS = 1.0
 """A full server is waited for if it names a shorter wait than this; else its episodes move to one that has room."""
@@ -20,7 +22,8 @@ MOST_HOMES = 65_536
 """Episodes that are remembered; those that were not heard of for the longest time are forgotten first."""
 
 
-@dataclass(slots=True, eq=False)
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wish:
     """A request that wants a server."""
 

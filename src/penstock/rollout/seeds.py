@@ -11,4 +11,4 @@ def derived_seed(seed: int, *names: str | int) -> int:
     >>> derived_seed(0, "step", 1) == derived_seed(0, "step", 1) != derived_seed(0, "step", 2)
     True
     """
-    return int.from_bytes(xxhash.xxh3_128_digest(" ".join([str(seed), *map(str, names)]).encode())[:8]) >> 1
+    return xxhash.xxh3_128_intdigest(" ".join(map(str, (seed, *names))).encode()) >> 65

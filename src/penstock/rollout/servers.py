@@ -54,9 +54,9 @@ class Servers:
 
         return place
 
-    async def reply(self, wish: Wish, body: bytes, deadline_seconds: float, waited: Callable[[float], None]) -> Reply:
+    def reply(self, wish: Wish, body: bytes, deadline_seconds: float, waited: Callable[[float], None]) -> Awaitable[Reply]:
         """What a server answers to a completion. See `ask`."""
-        return await self.ask(wish, lambda index, seconds: self._servers[index].reply_once(body, deadline_seconds=seconds), deadline_seconds, waited)
+        return self.ask(wish, lambda index, seconds: self._servers[index].reply_once(body, deadline_seconds=seconds), deadline_seconds, waited)
 
     async def ask(self, wish: Wish, call: Callable[[int, float], Awaitable[T]], deadline_seconds: float, waited: Callable[[float], None]) -> T:
         """What `call` gives. See `Placing`."""

@@ -28,7 +28,11 @@ class PathIds:
                 grown = np.empty(max(length, 2 * len(self._array)), np.int32)
                 grown[: self._length] = self._array[: self._length]
                 self._array = grown
-            np.concatenate(self.new, out=self._array[self._length : length])
+            start = self._length
+            for ids in self.new:
+                stop = start + len(ids)
+                self._array[start:stop] = ids
+                start = stop
             self._length = length
             self.new.clear()
         view = self._array[: self._length]

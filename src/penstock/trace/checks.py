@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,9 @@ _LARGEST_ID, _LEAST_LOGPROB = int(np.iinfo(np.int32).max), float(np.finfo(np.flo
 
 def as_ids(ids: npt.ArrayLike) -> Int32Array:
     """`ids` as an int32 array of its own. Raises `InvalidError` if that would change a value."""
-    if type(ids) is np.ndarray and ids.dtype == _INT32 and ids.ndim == 1 and ids.size and np.minimum.reduce(ids) >= 0:
-        return ids.copy()
+    # To ask where the least is takes a tenth of the time that it takes to ask for the least.
+    if type(ids) is np.ndarray and ids.dtype == _INT32 and ids.ndim == 1 and ids.size and ids.item(ids.argmin()) >= 0:
+        return _own(ids)
     array = _as_array(ids, "ids")
     if array.size == 0:
         return np.empty(array.shape, np.int32)
@@ -37,10 +38,8 @@ def as_ids(ids: npt.ArrayLike) -> Int32Array:
 
 def as_logprobs(logprobs: npt.ArrayLike) -> Float32Array:
     """`logprobs` as a float32 array of its own. What is right only after rounding is refused."""
-    is_usual = type(logprobs) is np.ndarray and logprobs.dtype == _FLOAT32 and logprobs.ndim == 1 and logprobs.size > 0
-    # NaN compares false with everything.
-    if is_usual and np.maximum.reduce(logprobs) <= 0 and np.minimum.reduce(logprobs) >= _LEAST_LOGPROB:
-        return cast(Float32Array, logprobs).copy()
+    if type(logprobs) is np.ndarray and logprobs.dtype == _FLOAT32 and logprobs.ndim == 1 and logprobs.size and _are_usual(logprobs):
+        return _own(logprobs)
     array = _as_array(logprobs, "logprobs")
     if array.dtype.kind not in "fiu":
         raise InvalidError(f"logprobs must be numbers, got {array.dtype}")
@@ -73,6 +72,16 @@ def check_trace(trace: Trace, *, vocabulary_size: int | None = None) -> None:
 def same_layout(ours: NamedArrays, others: NamedArrays) -> bool:
     """Whether two sets of named arrays may be put one after the other without changing either."""
     return ours.keys() == others.keys() and all(ours[name].dtype == others[name].dtype and ours[name].shape[1:] == others[name].shape[1:] for name in ours)
+
+
+def _are_usual(logprobs: Float32Array) -> bool:
+    # NaN is found as the largest and as the least, and compares false with everything.
+    return logprobs.item(logprobs.argmax()) <= 0 and logprobs.item(logprobs.argmin()) >= _LEAST_LOGPROB
+
+
+def _own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array that nobody else can change: the same, if it was made and closed for that."""
+    return array.copy() if array.flags.writeable or array.base is not None else array
 
 
 def _as_array(values: npt.ArrayLike, field: str) -> npt.NDArray[Any]:

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
 
 from penstock.clock import Alarm
+from penstock.types.frozen import quickly_made
 
 IDLE_CONNECTIONS = 256
 """Kept open to one server, at most."""
 
 
-@dataclass(slots=True)
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """What a server said."""
 
-    status: int = 0
-    raw_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    status: int
+    raw_headers: Sequence[tuple[bytes, bytes]]
     """As they came: of a good answer nobody asks for them."""
-    body: bytes = b""
+    body: bytes
 
     @property
     def headers(self) -> dict[str, str]:
@@ -66,7 +69,7 @@ class _Connection(asyncio.Protocol):
         self._outbox = outbox
         self._alarm = Alarm(self._time_out)
         self._waiting: asyncio.Future[Answered] | None = None
-        self._answered = Answered()
+        self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         # One for all answers of a connection: it begins anew behind each of them.
         self._parser = httptools.HttpResponseParser(self)
@@ -74,7 +77,7 @@ class _Connection(asyncio.Protocol):
     def send(self, data: bytes, seconds: float) -> asyncio.Future[Answered]:
         """Write a request; the future gets what is answered, or `TimeoutError` if that is not all there in time."""
         assert self.transport is not None
-        self._answered, self._parts = Answered(), []
+        self._headers, self._parts = [], []
         self._waiting = self._outbox.loop.create_future()
         self._alarm.set(seconds)
         self._outbox.put(self.transport, data)
@@ -113,7 +116,7 @@ class _Connection(asyncio.Protocol):
             self.is_usable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._answered.raw_headers.append((name, value))
+        self._headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
@@ -121,11 +124,9 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._waiting is None or self._waiting.done():
             return
-        answered = self._answered
-        answered.status, answered.body = self._parser.get_status_code(), b"".join(self._parts)
         self.is_usable = self.is_usable and self._parser.should_keep_alive()
         self._alarm.clear()
-        self._waiting.set_result(answered)
+        self._waiting.set_result(Answered(status=self._parser.get_status_code(), raw_headers=self._headers, body=b"".join(self._parts)))
 
     def _time_out(self) -> None:
         self._fail(TimeoutError("the server has not answered in time"))
