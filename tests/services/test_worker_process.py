@@ -422,6 +422,7 @@ async def test_an_environment_that_blocks_ends_its_worker_and_its_slots_are_trie
 
 LEAKING = """
 import asyncio
+import time
 
 from penstock.envs import Observation, SortEnvironment
 from penstock.types import Message
@@ -444,7 +445,7 @@ class LeaksEnv:
         if self.index % 8 == 1:
             bytearray(1 << 40)  # far too much at once
         if self.index % 8 == 2:
-            await asyncio.sleep(600)
+            await asyncio.to_thread(time.sleep, 600)  # keeps its thread, and must not keep the worker
         return Observation(done=True)
 
     async def score(self, rollout):
@@ -455,7 +456,7 @@ class LeaksEnv:
 async def test_a_worker_whose_environment_leaks_leaves_in_good_order_and_what_failed_is_counted(stage: Stage, client: BufferClient) -> None:
     (stage.directory / "leaking.py").write_text(LEAKING)
     write_run(stage.directory, CONFIG.replace("kind: sort", "kind: 'leaking:Leaks', memory_mb: 384"))
-    await open_run(client, credit_tokens=100_000)
+    await client.open_run(Laws(credit_tokens=100_000, session_seconds=60.0), "0" * 32)
     with stage.worker(PYTHONPATH=str(stage.directory)) as worker:
         assert await ended(worker) == 1, stage.log()
     (line,) = [line for line in stage.log().splitlines() if line.startswith("penstock: ")]
@@ -466,4 +467,4 @@ async def test_a_worker_whose_environment_leaks_leaves_in_good_order_and_what_fa
     assert min(errors) >= 1, stage.log()
     # What failed was stored as such, and nothing else was lost.
     members = (await client.status()).environments["digits"].members
-    assert members["accepted"] == len(stage.acks()) - sum(errors), (members, errors)
+    assert members["accepted"] == len(stage.acks()) - sum(errors), (members, errors, stage.log())

@@ -19,7 +19,6 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +36,7 @@ from penstock.gateway.sessions import Sessions
 from penstock.gateway.settings import AgentSettings
 from penstock.gateway.streams import TokenTexts
 from penstock.httpd import Access, bind, server_config
+from penstock.process.threads import Threads
 from penstock.types import Problem, Rollout, RolloutStatus
 from penstock.wire import check_id
 
@@ -65,7 +65,7 @@ class Ticket(Protocol):
 class AgentHost:
     """Plays episodes by running an agent. Made by `agent_host`."""
 
-    def __init__(self, agent: Agent, sessions: Sessions, settings: AgentSettings, url: str, threads: ThreadPoolExecutor, written: dict[str, Rollout]) -> None:
+    def __init__(self, agent: Agent, sessions: Sessions, settings: AgentSettings, url: str, threads: Threads, written: dict[str, Rollout]) -> None:
         self._agent, self._sessions, self._settings, self._url = agent, sessions, settings, url
         self._threads, self._written = threads, written
 
@@ -153,12 +153,12 @@ async def agent_host(
     config.timeout_graceful_shutdown = 1
     server = _Server(config)
     serving = asyncio.create_task(server.serve([listener]))
-    threads = ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="agent")
+    threads = Threads(settings.concurrency, "agent")
     try:
         yield AgentHost(function, sessions, settings, f"http://127.0.0.1:{listener.getsockname()[1]}", threads, written)
     finally:
         # Threads of agents that still run cannot be ended; their sessions answer no more.
-        threads.shutdown(wait=False, cancel_futures=True)
+        threads.shutdown(cancel_futures=True)
         server.should_exit = True
         await serving
 

@@ -8,6 +8,7 @@
 - `supervisor`: keeps children running. `health`: asks them over HTTP how they are. `spares`: a process that waits, warm, to take the next place.
 - `confined`: a process that runs code nobody vouches for.
 - `ports`: ports that nobody listens on.
+- `threads`: calls that may hang, in threads that may be given up.
 - `memory`: what a process holds, and what it may ask for.
 - `garbage`: how often a busy process looks for cycles.
 """

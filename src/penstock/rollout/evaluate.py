@@ -21,6 +21,7 @@ from penstock.errors import ConfigError
 from penstock.inference.client import Sampler
 from penstock.metrics import Mean, Record, named
 from penstock.problems import Position, Split, group_id
+from penstock.process.threads import use_threads
 from penstock.rollout.agents import AgentHost, EvalAgents
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.dialogue import Prompts
@@ -118,6 +119,7 @@ async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = No
         max_running=config.eval.concurrency,
         template=prompts.template,
     )
+    use_threads()
     async with AsyncExitStack() as stack:
         judge = await stack.enter_async_context(judge_of(config.env))
         rounds = _Rounds(config, supply, prompts, engine, judge, run="eval" if buffer is None else buffer.run)

@@ -14,6 +14,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidError, StoreError, UnknownError
 from penstock.process.points import reach
 from penstock.rollout.agents import AgentHost
+from penstock.rollout.bounds import Trouble
 from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dispatch import Dispatcher
 from penstock.rollout.episode import Setting, Ticket, failed_rollout, run_episode
@@ -40,8 +41,8 @@ DRAIN_SECONDS, FLUSH_SECONDS, RELEASE_SECONDS = 4.0, 3.0, 2.0
 class Stop(asyncio.Event):
     """Set when a worker is to leave."""
 
-    trouble = ""
-    """What is wrong with the worker: episodes that do not end by themselves have failed of it. Empty: it was told to leave, and they are dropped."""
+    trouble: Trouble | None = None
+    """What is wrong with the worker: episodes that do not end by themselves have failed of it. None: it was told to leave, and they are dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,11 +104,11 @@ class Life:
         with contextlib.suppress(StoreError, TimeoutError):  # then it runs out by itself
             await asyncio.wait_for(self._desk.client.release(self.session), RELEASE_SECONDS)
 
-    async def _drain(self, writing: asyncio.Task[None], trouble: str) -> None:
+    async def _drain(self, writing: asyncio.Task[None], trouble: Trouble | None) -> None:
         """Let episodes end, drop those that do not (in `trouble` they have failed), write what has ended."""
         if self._episodes:
             _, late = await asyncio.wait(self._episodes, timeout=DRAIN_SECONDS)
-            log.info("%s; %d episodes are dropped, their slots go to others", trouble or "told to stop", len(late))
+            log.info("%s; %d episodes are dropped, their slots go to others", trouble.sentence if trouble else "told to stop", len(late))
             for task in late:
                 task.cancel()
                 if trouble:
@@ -117,8 +118,8 @@ class Life:
         await asyncio.wait({writing}, timeout=FLUSH_SECONDS)
         writing.cancel()
 
-    def _fail(self, slot: ClaimedSlot, trouble: str) -> None:
-        rollout = failed_rollout(self._ticket(slot), slot.problem_id, "memory", trouble)
+    def _fail(self, slot: ClaimedSlot, trouble: Trouble) -> None:
+        rollout = failed_rollout(self._ticket(slot), slot.problem_id, trouble.kind, trouble.sentence)
         with contextlib.suppress(asyncio.QueueFull):  # then its slot is given back with the session
             self._finished.put_nowait(rollout)
             self._desk.reporter.episode(rollout)

@@ -22,14 +22,15 @@ from penstock.chat import ChatTemplate
 from penstock.errors import FencedError, ProcessError
 from penstock.inference.client import InferenceClient
 from penstock.metrics import JsonlSink, Metrics
+from penstock.process.threads import use_threads
 from penstock.rollout.agents import AgentHosts, hosts_of
 from penstock.rollout.blocking import ended_if_blocked
+from penstock.rollout.bounds import Bounds
 from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
 from penstock.rollout.episode import Setting
 from penstock.rollout.life import Desk, Life, Stop
-from penstock.rollout.memory import MemoryBound
 from penstock.rollout.reporting import Reporter
 from penstock.rollout.rewards import judge_of
 from penstock.rollout.running import SlowReporter
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -> None:
     """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone, and
-    `ProcessError`, after the same good order, if the process has come to hold more memory than it may.
+    `ProcessError`, after the same good order, if the process has come to hold more than it may.
 
     Several configs are several environments of one run, side by side in this process: each has its own session and number of episodes, and they share the
     servers fairly.
@@ -51,6 +52,7 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
     hosts = [hosts_of(config, agents) for config in configs]
     supplies = [Supply.of(config.environment, config.env) for config in configs]
     prompts = Prompts(ChatTemplate.load(first.model, template=first.actor.template))
+    use_threads()
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(_told_to_stop())
         client = await stack.enter_async_context(BufferClient(first.buffer_url, first.run, token=first.token))
@@ -74,30 +76,30 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
             stack.callback(slow.close)
             desks.append(Desk(config, client, writer, supply, setting, reporter, slow, host))
         stack.enter_context(ended_if_blocked(first.actor.block_seconds, [desk.setting.running for desk in desks]))
-        bound = MemoryBound(configs)
-        bound.begin()
-        await run_desks(desks, bound, stop)
+        bounds = Bounds(configs)
+        bounds.begin()
+        await run_desks(desks, bounds, stop)
 
 
-async def run_desks(desks: Sequence[Desk], bound: MemoryBound, stop: Stop) -> None:
-    """Work at all desks until told to stop. What ends one ends all of them. Raises `ProcessError` if they had to leave because memory ran out."""
+async def run_desks(desks: Sequence[Desk], bounds: Bounds, stop: Stop) -> None:
+    """Work at all desks until told to stop. What ends one ends all of them. Raises `ProcessError` if they had to leave because a bound was broken."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(_leave_if_broken(bound, desks, stop))
+            watching = tasks.create_task(_leave_if_broken(bounds, desks, stop))
             await asyncio.wait([tasks.create_task(run_desk(desk, stop)) for desk in desks])
             watching.cancel()
     except BaseExceptionGroup as errors:
         raise _first(errors) from errors
     if stop.trouble:
-        raise ProcessError(stop.trouble)
+        raise ProcessError(stop.trouble.sentence)
 
 
-async def _leave_if_broken(bound: MemoryBound, desks: Sequence[Desk], stop: Stop) -> None:
+async def _leave_if_broken(bounds: Bounds, desks: Sequence[Desk], stop: Stop) -> None:
     def tell(held_mb: int) -> None:
         for desk in desks:
             desk.reporter.memory_mb = held_mb
 
-    stop.trouble = await bound.broken(desks[0].clock, tell)
+    stop.trouble = await bounds.broken(desks[0].clock, tell)
     stop.set()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from penstock.envs import Delayed
 from penstock.errors import ConfigError, InfraError, InvalidError
 from penstock.inference.client import Reply
 from penstock.problems import Split
-from penstock.rollout import Action, EnvConfig, RLRolloutWorker, ScriptedPolicy, Situation, TaskDefinition, WorkerConfig
+from penstock.rollout import Action, EnvConfig, RLRolloutWorker, ScriptedPolicy, Situation, TaskDefinition
 from penstock.rollout.dialogue import Dialogue, Prompts
 from penstock.rollout.engine_policy import EnginePolicy
-from penstock.rollout.memory import MemoryBound
 from penstock.rollout.scores import ks_of, pass_at_k, scored
 from penstock.rollout.supply import Supply
 from penstock.trace import samples
@@ -151,12 +149,3 @@ def test_scores_leave_failed_episodes_out_of_every_mean() -> None:
     assert (nothing.greedy, nothing.avg_at_k, nothing.pass_at) == (None, None, {})
     assert ks_of(8) == (1, 2, 4, 8)
     assert ks_of(1) == (1,)
-
-
-def test_a_worker_that_holds_too_much_before_its_first_episode_is_told_which_setting_to_change() -> None:
-    ballast = bytearray(200 << 20)
-    env = EnvConfig(kind="sort", memory_mb=128)
-    config = WorkerConfig(buffer_url="http://127.0.0.1:9", run="run", servers=("http://127.0.0.1:9",), model=Path("model"), environment="digits", env=env)
-    with pytest.raises(ConfigError, match=r"envs\.digits\.memory_mb: the worker holds \d+ MB before its first episode, and may hold 128 MB"):
-        MemoryBound([config]).begin()
-    assert len(ballast) == 200 << 20
