@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
@@ -175,11 +176,12 @@ HEADERS = [b"Content-Type: text/a", b"Content-Type: text/a", b"content-type:text
 
 @st.composite
 def plain(draw: st.DrawFn) -> list[bytes]:
-    """Requests of one client, which have all but the length of their bodies in common."""
-    path, kind = draw(st.sampled_from(PATHS)), draw(st.sampled_from(HEADERS))
+    """Requests of one client, which have all but the length of their bodies in common, and perhaps the path."""
+    paths, kind = draw(st.lists(st.sampled_from(PATHS), min_size=1, max_size=2)), draw(st.sampled_from(HEADERS))
     token = draw(st.sampled_from([TOKEN, TOKEN, TOKEN, LOOK, b"Authorization: Bearer wrong", b"X: y"]))
     length = draw(st.sampled_from([b"Content-Length: %d", b"Content-Length: %d", b"content-length: %d", b"Content-Length: 0%d"]))
-    return [request_bytes(b"POST", path, body, HOST, token, kind, length=length) for body in draw(st.lists(bodies, min_size=1, max_size=3))]
+    said = draw(st.lists(bodies, min_size=1, max_size=4))
+    return [request_bytes(b"POST", path, body, HOST, token, kind, length=length) for path, body in zip(itertools.cycle(paths), said, strict=False)]
 
 
 other = st.sampled_from(
@@ -223,5 +225,20 @@ def test_both_lanes_answer_the_same_bytes_alike(sent: list[Sent], end: list[Sent
     logging.disable()  # hundreds of tracebacks are meant
     try:
         assert asyncio.run(replies(requests, DIRECT)) == asyncio.run(replies(requests, []))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("token", [TOKEN, LOOK])
+def test_headers_that_are_known_may_stand_behind_any_request_line(token: bytes) -> None:
+    lines = [b"POST /echo HTTP/1.1", b"POST /runs/r/echo HTTP/1.1", b"POST /runs/s/echo HTTP/1.1", b"POST /runs//echo HTTP/1.1", b"POST /nowhere HTTP/1.1"]
+    lines += [b"POST /task/x HTTP/1.1", b"POST /task/8 HTTP/1.1", b"POST /echo?a=1 HTTP/1.1", b"POST /ec%68o HTTP/1.1", b"POST //echo HTTP/1.1"]
+    lines += [b"PUT /echo HTTP/1.1", b"GET /echo HTTP/1.1", b"POST /runs/../echo HTTP/1.1", b"POST  /echo HTTP/1.1", b"POST /echo HTTP/1.0"]
+    rest = request_bytes(b"POST", b"/echo", b"abc", HOST, token, b"Content-Type: text/a").partition(b" HTTP/1.1")[2]
+    logging.disable()
+    try:
+        for line in lines:
+            requests = [Sent((one + rest,), (), True) for one in (lines[0], lines[1], line, lines[0])]
+            assert asyncio.run(replies(requests, DIRECT)) == asyncio.run(replies(requests, []))
     finally:
         logging.disable(logging.NOTSET)

@@ -137,6 +137,10 @@ def test_a_head_that_is_known_does_not_let_another_token_in(server: Server) -> N
             ask(connection, "/now", b"x", token)
             answered, body = take(connection)
             assert answered == status, body
+    for token, status in (("wrong", 401), ("writes", 200), ("looks", 403)):
+        with contextlib.closing(server.connect()) as another:
+            ask(another, "/now", b"x", token)
+            assert take(another)[0] == status
 
 
 def test_many_connections_are_answered_side_by_side(server: Server) -> None:

@@ -24,12 +24,14 @@ from starlette.types import Receive
 from penstock.errors import ForbiddenError, PenstockError
 from penstock.httpd.replies import error_body, error_headers, internal_body
 from penstock.httpd.tokens import ALL_SCOPES, Scope
+from penstock.types.frozen import quickly_made
 
 log = logging.getLogger(__name__)
 
 JSON_TYPE = b"application/json"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """What stands before the body of a request. Requests that look the same up to there share it."""

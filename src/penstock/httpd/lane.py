@@ -6,7 +6,8 @@ rules of its own about chunks, `Expect`, 405 or the order of answers, and cannot
 
 The head of a request is parsed and admitted once for a connection. A client sends the same head again and again, but for the length of the body:
 bytes that have been read before mean the same again, and are not read twice. What is remembered is only what the parser and the plain reading here
-agree about.
+agree about. Clients of one kind, and one client on several paths, send the same headers behind other request lines: those are remembered for all
+connections, and a plain request line in front of them is all that is read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from starlette.routing import compile_path
 from penstock.errors import InputError
 from penstock.httpd.direct import DirectReply, DirectRoute, Head
 from penstock.httpd.guard import Door
+from penstock.types.frozen import quickly_made
 
 MOST_HEAD_BYTES = 4096
 """Longer heads are not remembered."""
@@ -32,8 +34,13 @@ _END = b"\r\n\r\n"
 _LENGTH = b"\r\nContent-Length: "
 MOST_DIGITS = 15
 """Of a length."""
+_MOST_HEADERS = 256
+"""Kinds of headers that are remembered."""
+_PLAIN_LINE = re.compile(rb"([A-Z]+) ((?:/[A-Za-z0-9_~-]+)+) HTTP/1\.1")
+"""A request line that cannot be read in two ways: nothing is escaped, dotted or asked behind the path."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHead:
     """A head that may come again: `before`, digits that tell the length of the body, `after`."""
@@ -61,6 +68,8 @@ class Lane:
             self._routes.setdefault(route.method.encode(), []).append((pattern, convertors, route))
         self._dated: list[tuple[bytes, bytes]] | None = None
         self._openings: dict[tuple[int, bytes], bytes] = {}
+        self._headers: dict[bytes, KnownHead] = {}
+        """A head by what stands between its request line and the length of the body."""
 
     def routed(self, method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[Head, DirectRoute] | None:
         """The route for a request that the lane can answer, if there is one and the door lets it in."""
@@ -69,17 +78,45 @@ class Lane:
             return None
         parsed = httptools.parse_url(url)
         path = unquote(parsed.path.decode("ascii"))
-        for pattern, convertors, route in candidates:
+        found = self._matched(method, path)
+        if found is None:
+            return None
+        route, params = found
+        try:
+            scopes = self.door.admitted(path, headers)
+        except InputError:
+            return None  # the guard says why
+        return Head(method=route.method, path=path, query=parsed.query or b"", params=params, headers=tuple(headers), scopes=scopes), route
+
+    def _matched(self, method: bytes, path: str) -> tuple[DirectRoute, dict[str, Any]] | None:
+        for pattern, convertors, route in self._routes.get(method, ()):
             match = pattern.match(path)
-            if match is None:
-                continue
-            try:
-                scopes = self.door.admitted(path, headers)
-            except InputError:
-                return None  # the guard says why
-            params = {name: convertors[name].convert(value) for name, value in match.groupdict().items()}
-            return Head(method=route.method, path=path, query=parsed.query or b"", params=params, headers=tuple(headers), scopes=scopes), route
+            if match is not None:
+                return route, {name: convertors[name].convert(value) for name, value in match.groupdict().items()}
         return None
+
+    def learn(self, known: KnownHead) -> None:
+        """Remember the headers of a head for other request lines."""
+        # Whoever has no scope was let in for the path alone.
+        if known.length is None and known.head.scopes:
+            if len(self._headers) >= _MOST_HEADERS:
+                self._headers.clear()
+            self._headers[known.before[known.before.index(b"\r\n") :]] = known
+
+    def recognized(self, data: bytes) -> KnownHead | None:
+        """The head that `data` begins with, up to the length of the body, if its headers are known and its request line is plain and for a route here."""
+        line = _PLAIN_LINE.match(data)
+        first = -1 if line is None else data.find(_LENGTH, line.end(), MOST_HEAD_BYTES)
+        if line is None or first < 0:
+            return None
+        first += len(_LENGTH)
+        known = self._headers.get(data[line.end() : first])
+        found = None if known is None else self._matched(line[1], line[2].decode("ascii"))
+        if known is None or found is None:
+            return None
+        route, params = found
+        head = Head(method=route.method, path=line[2].decode("ascii"), query=b"", params=params, headers=known.head.headers, scopes=known.head.scopes)
+        return KnownHead(head=head, route=route, before=data[:first], num_before=first, after=known.after, length=None, most_bytes=known.most_bytes)
 
     def rendered(self, reply: DirectReply, dated: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
         """A reply as the bytes to be written. `dated` are the headers of every reply; the list is another one once they change."""

@@ -68,9 +68,13 @@ class LaneProtocol(LimitedProtocol):
         """Bytes of a client."""
         exchange = self._exchange
         if exchange is None:
-            known = self._known
-            if known is not None and data.startswith(known.before) and self._phase is Phase.IDLE and self._is_free() and self._take(known, data):
-                return
+            if self._phase is Phase.IDLE and self._is_free():
+                known = self._known
+                if known is None or not data.startswith(known.before):
+                    known = self.lane.recognized(data)
+                if known is not None and self._take(known, data):
+                    self._known = known
+                    return
         elif exchange.num_missing:
             self._collect(exchange, data)
             return
@@ -141,6 +145,8 @@ class LaneProtocol(LimitedProtocol):
         head, route = found
         request_line = b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)
         self._known = known_head(self._data, request_line, head, route, most_bytes=self.lane.door.max_body_bytes)
+        if self._known is not None:
+            self.lane.learn(self._known)
         self._exchange = self.cycle = _Exchange(head, route)  # type: ignore[assignment]
 
     def _routed(self) -> tuple[Head, DirectRoute] | None:
