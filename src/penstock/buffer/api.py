@@ -25,6 +25,7 @@ from penstock.types import (
     TermRecord,
     Version,
 )
+from penstock.types.frozen import quickly_made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class Claimed:
     slots: tuple[ClaimedSlot, ...]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What became of one written rollout."""

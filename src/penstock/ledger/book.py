@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import InvariantError
 from penstock.ledger.counts import Counts
@@ -25,7 +25,6 @@ from penstock.types import (
     MemberRecord,
     MemberState,
     Outcome,
-    Payload,
     Plan,
     Purpose,
     ReaderRecord,
@@ -40,6 +39,9 @@ from penstock.types import (
 )
 
 Reply = TypeVar("Reply", covariant=True)
+
+# Asked for with every rollout, and an enum takes its time to name a member.
+_PENDING, _FAILED = MemberState.PENDING, MemberState.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,47 +161,11 @@ class Ledger:
         return self.rollouts.get(uid) or past.rollout(self.run.run, uid)
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Take note of `records`, in order."""
+        """Take note of `records`, in order. Those that are not in the table, as bytes and journals, are the store's business alone."""
         for record in records:
-            match record:
-                case ArrivedItem():
-                    self._apply_item(record)
-                case Payload():  # the store's business alone; here because they come as often as rollouts
-                    pass
-                case GroupRecord():
-                    self._apply_group(record)
-                case SpentGroups():
-                    self._apply_spent(record)
-                case MemberRecord():
-                    self._apply_member(record)
-                case RolloutRecord():
-                    self._index_rollout(record)
-                    if record.group_id in self.groups:
-                        self.pools.accept(self.groups[record.group_id], record)
-                case AnnotationRecord():
-                    self.annotations.setdefault(record.group_id, {})[record.rollout_uid, record.name, record.step] = record
-                case SessionRecord():
-                    self._apply_session(record)
-                case TermRecord():
-                    self.term = record
-                case Plan():
-                    self._keep_or_void(self.plans, record)
-                    self.pools.batch_made()
-                case Outcome():
-                    self._keep_or_void(self.outcomes, record)
-                case Version():
-                    self.versions[record.version] = record
-                    self.newest_version = max(self.newest_version, record.version)
-                case CheckpointRecord():
-                    self._apply_checkpoint(record)
-                case LeaseRecord():
-                    self._apply_lease(record)
-                case ReaderRecord():
-                    self.readers[record.reader] = record
-                case RunRecord():
-                    self.run = record
-                case _:  # journal entries are, too
-                    pass
+            take_note = _NOTED.get(type(record))
+            if take_note is not None:
+                take_note(self, record)
 
     def _apply_item(self, item: ArrivedItem) -> None:
         state = MemberState.ACCEPTED if item.failure is None else MemberState.FAILED
@@ -315,7 +281,7 @@ class Ledger:
                 # Its siblings are waiting: what was handed out before comes before what never was.
                 free.move_to_end(member.group_id, last=False)
             return
-        if member.state is MemberState.PENDING and member.session is not None:
+        if member.session is not None and member.state is _PENDING:
             self.claims.setdefault(member.session, {})[member.group_id, member.member] = None
         # Slots are handed out from the first on, so a free one is most likely the last.
         if member.group_id in free and not any(map(is_free, reversed(slots))):
@@ -327,6 +293,15 @@ class Ledger:
         elif rollout.group_id in self.groups:
             self.rollouts[rollout.uid] = rollout
             self.rollouts_of.setdefault(rollout.group_id, []).append(rollout)
+
+    def _apply_rollout(self, rollout: RolloutRecord) -> None:
+        self._index_rollout(rollout)
+        group = self.groups.get(rollout.group_id)
+        if group is not None:
+            self.pools.accept(group, rollout)
+
+    def _apply_annotation(self, annotation: AnnotationRecord) -> None:
+        self.annotations.setdefault(annotation.group_id, {})[annotation.rollout_uid, annotation.name, annotation.step] = annotation
 
     def _apply_session(self, session: SessionRecord) -> None:
         if session.ended:
@@ -344,6 +319,26 @@ class Ledger:
             self.leases[lease.lease] = lease
         else:
             self.leases.pop(lease.lease, None)
+
+    def _apply_reader(self, reader: ReaderRecord) -> None:
+        self.readers[reader.reader] = reader
+
+    def _apply_run(self, run: RunRecord) -> None:
+        self.run = run
+
+    def _apply_term(self, term: TermRecord) -> None:
+        self.term = term
+
+    def _apply_plan(self, plan: Plan) -> None:
+        self._keep_or_void(self.plans, plan)
+        self.pools.batch_made()
+
+    def _apply_outcome(self, outcome: Outcome) -> None:
+        self._keep_or_void(self.outcomes, outcome)
+
+    def _apply_version(self, version: Version) -> None:
+        self.versions[version.version] = version
+        self.newest_version = max(self.newest_version, version.version)
 
     def _apply_checkpoint(self, checkpoint: CheckpointRecord) -> None:
         if checkpoint.kept:
@@ -365,9 +360,29 @@ class Ledger:
             self.cursors[source] = max(self.cursors.get(source, (0, -1)), place)
 
 
+# A table, because a dozen questions about the type of each of thousands of records take longer than what is done with them.
+_NOTED: dict[type, Callable[[Ledger, Any], None]] = {
+    AnnotationRecord: Ledger._apply_annotation,
+    ArrivedItem: Ledger._apply_item,
+    CheckpointRecord: Ledger._apply_checkpoint,
+    GroupRecord: Ledger._apply_group,
+    LeaseRecord: Ledger._apply_lease,
+    MemberRecord: Ledger._apply_member,
+    Outcome: Ledger._apply_outcome,
+    Plan: Ledger._apply_plan,
+    ReaderRecord: Ledger._apply_reader,
+    RolloutRecord: Ledger._apply_rollout,
+    RunRecord: Ledger._apply_run,
+    SessionRecord: Ledger._apply_session,
+    SpentGroups: Ledger._apply_spent,
+    TermRecord: Ledger._apply_term,
+    Version: Ledger._apply_version,
+}
+
+
 def is_free(member: MemberRecord) -> bool:
     """Whether the slot may be claimed."""
-    return member.state is MemberState.PENDING and member.session is None
+    return member.state is _PENDING and member.session is None
 
 
 def ready_key(group: GroupRecord) -> ReadyKey:
@@ -392,4 +407,4 @@ def split_group_id(group_id: str) -> tuple[str, tuple[int, int] | None]:
 
 def _failure(member: MemberRecord) -> str | None:
     """The reason a member counts under: only failed ones have one."""
-    return member.reason if member.state is MemberState.FAILED else None
+    return member.reason if member.state is _FAILED else None

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 from penstock.types import ArrivedItem, GroupRecord, GroupState, Purpose, RolloutRecord, RolloutStatus
 
+# Asked for with every rollout, and an enum takes its time to name a member.
+_TRAIN, _READY, _TRUNCATED = Purpose.TRAIN, GroupState.READY, RolloutStatus.TRUNCATED
+
 
 @dataclass(slots=True)
 class Spread:
@@ -53,7 +56,7 @@ class New:
         self.rollouts += 1
         self.tokens += rollout.tokens
         self.sampled_tokens += rollout.sampled_tokens
-        self.truncated += rollout.status is RolloutStatus.TRUNCATED
+        self.truncated += rollout.status is _TRUNCATED
         if rollout.reward is not None:
             self.reward.add(rollout.reward)
         for name, value in rollout.rewards.items():
@@ -121,7 +124,7 @@ class Pools:
 
     def accept(self, group: GroupRecord, rollout: RolloutRecord) -> None:
         """A rollout was stored for a group."""
-        if group.purpose is Purpose.TRAIN and rollout.status.usable and not rollout.stale:
+        if group.purpose is _TRAIN and rollout.status.usable and not rollout.stale:
             self._new(group.environment).add(rollout)
 
     def accept_item(self, item: ArrivedItem) -> None:
@@ -190,4 +193,4 @@ def _environment(pool: Pool, new: New, used: list[GroupRecord], newest_version: 
 
 
 def _counts(group: GroupRecord) -> bool:
-    return group.state is GroupState.READY and group.purpose is Purpose.TRAIN
+    return group.state is _READY and group.purpose is _TRAIN

@@ -9,7 +9,12 @@ from penstock.errors import ConflictError, FencedError
 from penstock.ledger.book import Decision, Ledger, is_free
 from penstock.ledger.groups import settle
 from penstock.ledger.states import move_member
+<<<<<<< HEAD
+from penstock.types import GroupRecord, MemberRecord, MemberState, Record, SessionRecord
+from penstock.types.frozen import changed
+=======
 from penstock.types import GroupRecord, HeldSlot, MemberRecord, MemberState, Record, SessionRecord
+>>>>>>> 334f6c877b1eaa71818e2346fb153089caf1f723
 from penstock.wire import digest
 
 
@@ -60,7 +65,7 @@ def claim(ledger: Ledger, session: str, count: int, environments: Iterable[str] 
         if member is None:
             continue
         queues.append(queue)
-        records.append(replace(member, session=session, claim=renewed.claims, claimed_at=now))
+        records.append(changed(member, session=session, claim=renewed.claims, claimed_at=now))
         slots.append(_slot(ledger, member))
     # A claim that found nothing leaves no trace: it may be asked again, under the same number, as often as it takes.
     return Decision(tuple(slots), tuple(records) if slots else ())

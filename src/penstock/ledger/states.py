@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from penstock.errors import InvariantError
 from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState
+from penstock.types.frozen import changed
 
 GROUP_MOVES: dict[GroupState, frozenset[GroupState]] = {
     GroupState.OPEN: frozenset({GroupState.COMPLETE, GroupState.DROPPED}),
@@ -41,35 +41,11 @@ def move_group(group: GroupRecord, *states: GroupState, **changes: Any) -> Group
         if state not in GROUP_MOVES[last]:
             raise InvariantError(f"group {group.id} cannot go from {last} to {state}")
         last = state
-    return replace(group, state=last, **changes)
+    return changed(group, state=last, **changes)
 
 
 def move_member(member: MemberRecord, state: MemberState, **changes: Any) -> MemberRecord:
     """The slot in its next state. Raises `InvariantError` if the table does not allow it."""
     if state not in MEMBER_MOVES[member.state]:
         raise InvariantError(f"member {member.member} of group {member.group_id} cannot go from {member.state} to {state}")
-    return replace(member, state=state, **changes)
-
-
-def fill_member(member: MemberRecord, uid: str) -> MemberRecord:
-    """The slot after a rollout was accepted for it: as `move_member` would have it, for thousands a second."""
-    if member.state is not _PENDING:
-        raise InvariantError(f"member {member.member} of group {member.group_id} cannot go from {member.state} to {_ACCEPTED}")
-    return MemberRecord(
-        run=member.run,
-        group_id=member.group_id,
-        member=member.member,
-        state=_ACCEPTED,
-        retry=member.retry,
-        failures=member.failures,
-        session=None,
-        claim=member.claim,
-        claimed_at=member.claimed_at,
-        uid=uid,
-        reason=None,
-        environment=member.environment,
-    )
-
-
-# To ask an enum for a member takes as long as ten look-ups of a name.
-_PENDING, _ACCEPTED = MemberState.PENDING, MemberState.ACCEPTED
+    return changed(member, state=state, **changes)

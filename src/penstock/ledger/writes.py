@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from penstock.errors import ConflictError, FencedError, InputError, InvalidError, UnknownError
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.groups import dropped, settle
 from penstock.ledger.slots import hand_back
-from penstock.ledger.states import ENDED, fill_member, move_member
+from penstock.ledger.states import ENDED, move_member
 from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Payload, Purpose, Record, RolloutRecord, RolloutStatus
+from penstock.types.frozen import changed
 
 # Asked for with every rollout, and an enum takes its time to name a member.
-_OPEN, _PENDING, _TRAIN = GroupState.OPEN, MemberState.PENDING, Purpose.TRAIN
+_OPEN, _PENDING, _ACCEPTED, _TRAIN = GroupState.OPEN, MemberState.PENDING, MemberState.ACCEPTED, Purpose.TRAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """Answer to `accept`."""
 
     rollout: RolloutRecord
@@ -77,14 +77,14 @@ class _Batch:
         _check_versions(self._ledger, group, rollout)
         stale = is_stale(self._ledger, group, rollout)
         if stale or rollout.stored_at != self._now:
-            rollout = replace(rollout, stale=stale, stored_at=self._now)
+            rollout = changed(rollout, stale=stale, stored_at=self._now)
         self._rollouts[rollout.uid] = rollout
         self._records += (payload, rollout)
         filling.longest = max(filling.longest, rollout.sampled_tokens)
         if not rollout.status.usable:
             self._fail(filling, slot, rollout)
         else:
-            self._set(filling, fill_member(slot, rollout.uid))
+            self._set(filling, move_member(slot, _ACCEPTED, session=None, uid=rollout.uid, reason=None))
             if stale:
                 self._drop(filling)
             else:
@@ -114,7 +114,7 @@ class _Batch:
 
     def _fail(self, filling: _Filling, slot: MemberRecord, rollout: RolloutRecord) -> None:
         if rollout.status is RolloutStatus.INFRA_ERROR:
-            slot = replace(hand_back(self._ledger, slot, rollout.status.value, failed=True), uid=rollout.uid)
+            slot = changed(hand_back(self._ledger, slot, rollout.status.value, failed=True), uid=rollout.uid)
         else:
             slot = move_member(slot, MemberState.FAILED, session=None, uid=rollout.uid, reason=rollout.status.value)
         filling.pending -= slot.state is MemberState.FAILED
@@ -163,7 +163,7 @@ class _Filling:
 
     def record(self) -> GroupRecord:
         """The group as it is now."""
-        return replace(
+        return changed(
             self.group,
             longest=self.longest,
             pending=self.pending,

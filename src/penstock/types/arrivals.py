@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.types.episodes import RolloutStatus
+from penstock.types.frozen import changed
 from penstock.types.groups import GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
 from penstock.types.kept import Payload
 
@@ -90,4 +91,4 @@ class SpentGroups:
 
 def spent_group(group: GroupRecord, lease: str, spent_at: float) -> GroupRecord:
     """A ready group after it was given away: bound and spent at once."""
-    return replace(group, state=GroupState.SPENT, bound_at=spent_at, lease=lease, credit=0, ended_at=spent_at)
+    return changed(group, state=GroupState.SPENT, bound_at=spent_at, lease=lease, credit=0, ended_at=spent_at)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 
 from penstock.types.frozen import quickly_made
 from penstock.types.tokens import Float32Array, InferenceMetadata, Int32Array, Json, Message, NamedArrays, Segment, Trace, kept_segments
+from penstock.types.words import Word
 
 
-class Purpose(StrEnum):
+class Purpose(Word):
     """What a group is for. Only `train` groups are ever cut."""
 
     TRAIN = "train"
@@ -20,7 +20,7 @@ class Purpose(StrEnum):
     PROBE = "probe"
 
 
-class RolloutStatus(StrEnum):
+class RolloutStatus(Word):
     """How an episode ended. A wrong answer is `ok` with a low reward; a failure is never a reward."""
 
     OK = "ok"

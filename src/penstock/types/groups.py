@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
 from penstock.types.episodes import Purpose, RolloutStatus
 from penstock.types.frozen import quickly_made
+from penstock.types.words import Word
 
 
-class GroupState(StrEnum):
+class GroupState(Word):
     """`open -> complete -> ready -> bound -> spent`, or `dropped` with a reason from any state before spent."""
 
     OPEN = "open"
@@ -28,7 +28,7 @@ class GroupState(StrEnum):
     """Will never be trained on; `reason` says why."""
 
 
-class MemberState(StrEnum):
+class MemberState(Word):
     """State of a slot: members issued = pending + accepted + failed."""
 
     PENDING = "pending"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal
 
 from penstock.types.updates import PlannedGroup
+from penstock.types.words import Word
 
 
-class LeaseState(StrEnum):
+class LeaseState(Word):
     """`taken -> settled | released | expired`."""
 
     TAKEN = "taken"

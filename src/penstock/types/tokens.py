@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.types.frozen import quickly_made
+from penstock.types.words import Word
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -22,7 +22,7 @@ Json = Any
 """A value made of None, bool, int, finite float, str, list and dict with str keys."""
 
 
-class Source(StrEnum):
+class Source(Word):
     """Where the tokens of a segment come from. Loss lies on `sampled` ones; whether also on `injected` ones is up to the objective."""
 
     SAMPLED = "sampled"
@@ -31,7 +31,7 @@ class Source(StrEnum):
     INJECTED = "injected"
 
 
-class Evidence(StrEnum):
+class Evidence(Word):
     """How the version of a sampled token is known."""
 
     DIGEST = "digest"

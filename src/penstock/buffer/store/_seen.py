@@ -26,21 +26,26 @@ class Seen:
             self._room = 8 * num_bytes // _BITS_PER_KEY
         self._room -= 1
         bits = self._filters[-1]
-        for place in _places(run, key, len(bits)):
+        for place in _places(_number(run, key), len(bits)):
             bits[place >> 3] |= 1 << (place & 7)
 
     def may_have(self, run: str, key: str) -> bool:
         """False only for a key that was never added."""
+        number = _number(run, key)
         for bits in self._filters:
-            first, second, third = _places(run, key, len(bits))
-            if bits[first >> 3] >> (first & 7) & 1 and bits[second >> 3] >> (second & 7) & 1 and bits[third >> 3] >> (third & 7) & 1:
+            # The first alone nearly always tells.
+            first = number & 8 * len(bits) - 1
+            if bits[first >> 3] >> (first & 7) & 1 and all(bits[place >> 3] >> (place & 7) & 1 for place in _places(number, len(bits))):
                 return True
         return False
 
 
-def _places(run: str, key: str, num_bytes: int) -> tuple[int, int, int]:
+def _number(run: str, key: str) -> int:
     # Texts keep their hash, so this is cheap; and it is salted anew in every process, so nobody can choose keys that look alike.
-    number = hash((run, key))
+    return hash((run, key))
+
+
+def _places(number: int, num_bytes: int) -> tuple[int, int, int]:
     mask = 8 * num_bytes - 1
     first, second = number & mask, number >> 32
     return first, second & mask, first + 2 * second & mask

@@ -68,7 +68,6 @@ R = TypeVar("R")
 _FLUSH_SECONDS = 60.0
 _ENOUGH_TO_SEND = 512
 """Payloads that are worth a commit of their own: the writer begins with them while what comes after them is decided."""
-_WITH_UID = (ArrivedItem, RolloutRecord)
 
 
 class SqliteStore:
@@ -351,9 +350,9 @@ class SqliteStore:
         if self._rollouts_seen is None or self._groups_seen is None:
             return
         for record in records:
-            if isinstance(record, _WITH_UID):
+            if type(record) is RolloutRecord or type(record) is ArrivedItem:
                 self._rollouts_seen.add(record.run, record.uid)
-            elif isinstance(record, GroupRecord) and not self._groups_seen.may_have(record.run, record.id):
+            elif type(record) is GroupRecord and not self._groups_seen.may_have(record.run, record.id):
                 self._groups_seen.add(record.run, record.id)
 
     def _settled(self, changes: Sequence[ChangeSet]) -> None:
