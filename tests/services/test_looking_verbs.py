@@ -120,3 +120,18 @@ def test_an_export_that_cannot_be_made_leaves_no_file(place: str, words: tuple[s
 def test_nothing_at_a_place_is_told_in_one_line(tmp_path: Path) -> None:
     code, _, error = penstock("ledger", str(tmp_path))
     assert (code, error.count("\n")) == (2, 1)
+
+
+def test_where_says_what_to_ask_for_whichever_run_knows_it(process: Process) -> None:
+    # Last in this file: from here on the buffer has several runs.
+    async def fill() -> None:
+        async with BufferClient(process.url, "other") as client:
+            await client.open_run(Laws(), "0" * 32)
+
+    asyncio.run(fill())
+    item = {"uid": "ü 1", "instance_id": "weiß", "messages": [], "reward": 1}
+    assert process.post("/buffer/write", json.dumps(item).encode())[0] == 200
+    for asked, words in (("weiß", "one for each pass: ask for wei%C3%9F/0"), ("s/0/0#7", "group s/0/0 has 2 members, counted from 0")):
+        code, _, error = penstock("where", asked, "--url", process.url)
+        assert (code, words in error, error.count("\n")) == (1, True, 1), error
+    assert "stored as %C3%BC%201, ok" in penstock("where", "ü 1", "--url", process.url)[1]

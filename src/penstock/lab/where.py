@@ -10,21 +10,26 @@ from penstock.errors import UnknownError
 from penstock.lab.sources import Source
 from penstock.types import GroupRecord
 
+_NOTHING = "has no group, member or rollout"
+"""What a run says that knows nothing of the kind."""
+
 
 def find_stories(sources: Sequence[Source], asked: str, run: str | None = None) -> tuple[Story, ...]:
     """The stories of whatever is named `asked`, in each run that has it. Raises `UnknownError` if none does."""
-    stories, looked = [], []
+    stories, looked, reasons = [], [], []
     for source in sources:
         for name in (run,) if run is not None else source.runs():
             looked.append(name)
             try:
                 stories.append(source.story(name, asked))
             except UnknownError as error:
-                reason = str(error)
+                reasons.append(str(error))
     if stories:
         return tuple(stories)
-    if len(looked) == 1:
-        raise UnknownError(reason)
+    # Some run may know something that is nearly it, and say what to ask for.
+    hints = reasons if len(reasons) == 1 else [reason for reason in reasons if _NOTHING not in reason]
+    if hints:
+        raise UnknownError("; ".join(hints))
     raise UnknownError(f"no run has a group, member or rollout {asked!r}; looked in {', '.join(looked) or 'no run at all'}")
 
 
