@@ -9,12 +9,8 @@ from penstock.errors import ConflictError, FencedError
 from penstock.ledger.book import Decision, Ledger, is_free
 from penstock.ledger.groups import settle
 from penstock.ledger.states import move_member
-<<<<<<< HEAD
-from penstock.types import GroupRecord, MemberRecord, MemberState, Record, SessionRecord
-from penstock.types.frozen import changed
-=======
 from penstock.types import GroupRecord, HeldSlot, MemberRecord, MemberState, Record, SessionRecord
->>>>>>> 334f6c877b1eaa71818e2346fb153089caf1f723
+from penstock.types.frozen import changed
 from penstock.wire import digest
 
 
