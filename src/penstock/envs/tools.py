@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from penstock.envs.demonstrations import opening_messages
 from penstock.envs.protocol import Observation, Reply, Rewards
 from penstock.errors import EnvError, EpisodeError, InputError
+from penstock.process.threads import in_thread
 from penstock.types import Json, Message, Problem, Rollout
 from penstock.wire import parse_json
 
@@ -114,7 +114,7 @@ class ToolEnv:
             if inspect.iscoroutinefunction(tool.function):
                 returned = await tool.function(**arguments)
             else:
-                returned = await asyncio.to_thread(tool.function, **arguments)
+                returned = await in_thread(tool.function, **arguments)
             return name, _Result(_shown(returned), ends=tool.ends)
         except EpisodeError:
             raise

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MOST_AT_ONCE = 64
 _lock = threading.Lock()
@@ -26,6 +29,13 @@ def use_threads() -> None:
     """Let `asyncio.to_thread` in the running event loop use such threads: those of Python are few, and one that hangs is lost to all others and keeps the
     process from ending."""
     asyncio.get_running_loop().set_default_executor(Threads())
+
+
+async def in_thread(function: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
+    """As `asyncio.to_thread`, but in such threads, whatever the event loop has."""
+    call = partial(contextvars.copy_context().run, function, *arguments, **named)
+    result: T = await asyncio.get_running_loop().run_in_executor(_shared, call)
+    return result
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +100,9 @@ class Threads(ThreadPoolExecutor):
                 call.is_given_up = True
                 _num_given_up += 1
         self._start()
+
+
+_shared = Threads()
 
 
 def _run(call: _Call) -> None:

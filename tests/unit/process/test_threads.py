@@ -65,21 +65,22 @@ def test_a_call_that_nobody_waits_for_gives_up_its_place_and_is_counted_until_it
 def test_what_hangs_does_not_keep_the_process_from_ending() -> None:
     program = """
 import asyncio, time
-from penstock.process.threads import num_given_up, use_threads
+from penstock.process.threads import in_thread, num_given_up, use_threads
 
 async def main():
     use_threads()
     for _ in range(3):
-        try:
-            await asyncio.wait_for(asyncio.to_thread(time.sleep, 600), 0.05)
-        except TimeoutError:
-            pass
-    print(num_given_up(), await asyncio.to_thread(int, "7"))
+        for start in (asyncio.to_thread, in_thread):
+            try:
+                await asyncio.wait_for(start(time.sleep, 600), 0.05)
+            except TimeoutError:
+                pass
+    print(num_given_up(), await asyncio.to_thread(int, "7"), await in_thread(int, "11", base=8))
 
 asyncio.run(main())
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said == "3 7\n"
+    assert said == "6 7 9\n"
 
 
 async def test_an_event_loop_takes_it_as_its_own() -> None:
