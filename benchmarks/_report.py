@@ -27,9 +27,12 @@ class Result:
     met: bool
 
 
-def against(name: str, value: float, unit: str, *, peer: str, peer_value: float, goal: float, more_is_better: bool = False) -> Result:
-    """A figure beside a peer's."""
-    ratio = value / peer_value if more_is_better else peer_value / value
+def against(
+    name: str, value: float, unit: str, *, peer: str, peer_value: float, goal: float, more_is_better: bool = False, ratio: float | None = None
+) -> Result:
+    """A figure beside a peer's. `ratio`, if it was taken in another way than from the two figures: round by round, say."""
+    if ratio is None:
+        ratio = value / peer_value if more_is_better else peer_value / value
     return Result(name=name, value=value, unit=unit, peer=peer, peer_value=peer_value, ratio=ratio, goal=goal, met=ratio >= goal)
 
 

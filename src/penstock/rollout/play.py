@@ -52,7 +52,8 @@ class Play:
         self.history_lengths: list[int] = []
         """How many messages there are before each step."""
         self._pattern = re.compile(self._limits.termination_regex) if self._limits.termination_regex else None
-        self._waits = Waits(ticket.uid, setting.running, setting.clock)
+        self._uid = ticket.uid
+        self._waits = Waits(self._uid, setting.running, setting.clock)
         self.num_steps = 0
         self.end = ""
         """Why it is over: `terminate`, `env`, `regex`, the name of a limit, or `critical_error`. Empty while it goes on."""
@@ -83,7 +84,7 @@ class Play:
             max_tokens=min(limits.max_tokens, limits.max_episode_tokens - dialogue.num_tokens),
             seed=derived_seed(self.ticket.seed, "step", self.num_steps),
             deadline_seconds=limits.reply_seconds,
-            episode=self.ticket.uid,
+            episode=self._uid,
         )
 
     async def execute(self, action: Action) -> Observation:
@@ -147,7 +148,7 @@ class Play:
                 with self._waits("env", "env.close", self._limits.step_seconds, self.num_steps):
                     await close()
         except (Exception, SystemExit) as error:
-            log.warning("%s: env.close failed: %s: %s", self.ticket.uid, type(error).__name__, error)
+            log.warning("%s: env.close failed: %s: %s", self._uid, type(error).__name__, error)
         finally:
             self._waits.close()
 
@@ -250,9 +251,9 @@ def _usable(verb: str, observation: Observation) -> Observation:
     if not isinstance(observation, Observation):
         raise Failed("env_raised", f"env.{verb} gave {type(observation).__name__} in place of an Observation")
     messages, info = observation.messages, observation.info
-    if not isinstance(messages, tuple | list) or not all(isinstance(message, Message) for message in messages):
+    if not isinstance(messages, (tuple, list)) or not all(isinstance(message, Message) for message in messages):
         raise Failed("env_raised", f"env.{verb} gave an Observation whose messages are no tuple of Message: {messages!r:.80}")
-    if not isinstance(info, dict | Mapping):
+    if not isinstance(info, (dict, Mapping)):
         raise Failed("env_raised", f"env.{verb} gave an Observation whose info is no mapping: {info!r:.80}")
     return observation
 
