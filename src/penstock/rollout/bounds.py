@@ -52,7 +52,7 @@ class Bounds:
                 sentence = f"the worker holds {held_mb} MB of memory, and may hold {self._most_mb} MB ({self._keys}): an environment keeps too much, or leaks"
                 return Trouble("memory", sentence)
             if num_given_up() > MOST_GIVEN_UP:
-                sentence = f"{num_given_up()} calls of environments, tools or agents in threads do not return, long after they were given up: a tool hangs"
+                sentence = f"{num_given_up()} calls of environments, tools or agents, in threads, were given up and still do not return: something hangs"
                 return Trouble("threads", sentence)
             await clock.sleep(LOOK_SECONDS)
 
