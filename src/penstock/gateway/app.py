@@ -143,7 +143,8 @@ class Gateway:
 
     async def complete(self, request: DirectRequest) -> DirectReply:
         """`POST /sessions/{id}/v1/chat/completions`, told whole."""
-        session = await self._sessions.find(request.head.params["id"])
+        id = request.head.params["id"]
+        session = self._sessions.known(id) or await self._sessions.find(id)
         ask = session.reader.read(request.body, _ask_headers(request))
         if ask.stream:
             raise BadRequestError("stream: must be spelled without escapes", "stream")

@@ -126,13 +126,13 @@ class Sessions:
 
     async def find(self, id: str) -> Session:
         """A session, from memory or from its journal. Raises `UnknownError`."""
-        known = self._known(id)
+        known = self.known(id)
         if known is not None:
             return known
         if not _ID.fullmatch(id):
             raise UnknownError("there is no such session")
         async with self._lock(id):
-            known = self._known(id)
+            known = self.known(id)
             if known is not None:
                 return known
             session = Session.replayed(self._around, await self._around.journal.load(id))
@@ -144,7 +144,8 @@ class Sessions:
             await self._store(session)
         return session
 
-    def _known(self, id: str) -> Session | None:
+    def known(self, id: str) -> Session | None:
+        """A session that is in memory."""
         session = self._live.get(id) or self._closed.get(id)
         # Somebody else has gone on with it: the journal knows better.
         return None if session is None or session.is_stale else session

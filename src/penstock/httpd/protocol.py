@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from penstock.httpd.direct import DirectReply, DirectRequest, DirectRoute, Head
@@ -207,15 +208,15 @@ class LaneProtocol(LimitedProtocol):
     def _future(self, answer: Awaitable[DirectReply]) -> asyncio.Future[DirectReply]:
         if asyncio.isfuture(answer):
             return answer
-        task = asyncio.ensure_future(answer, loop=self.loop)
+        task = self.loop.create_task(answer) if isinstance(answer, CoroutineType) else asyncio.ensure_future(answer, loop=self.loop)
         # The server waits for its tasks when it is told to stop.
         self.tasks.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self.tasks.discard)
         return task
 
     def _answered(self, exchange: _Exchange, future: asyncio.Future[DirectReply]) -> None:
         """What the request waited for has come."""
         assert exchange.request is not None
+        self.tasks.discard(future)
         if future.cancelled():
             # Only a server that has waited long enough for its requests gives them up.
             self.transport.abort()
