@@ -56,15 +56,8 @@ def facts(rollout: Rollout, *, policy: str = "policy") -> RolloutFacts:
                 if run.policy == policy:
                     by_version[run.version] = by_version.get(run.version, 0) + run.count
     versions = tuple(sorted(by_version))
-    prefix_tokens, prefix_digest = _prefix(segments, path, policy)
-    return RolloutFacts(
-        tokens=tokens,
-        sampled_tokens=sum(by_version.values()),
-        prefix_tokens=prefix_tokens,
-        prefix_digest=prefix_digest,
-        versions=versions,
-        version_tokens=tuple([by_version[version] for version in versions]),
-    )
+    counts = tuple([by_version[version] for version in versions])
+    return RolloutFacts(tokens, sum(counts), *_prefix(segments, path, policy), versions, counts)
 
 
 def _is_one_path(segments: Sequence[Segment]) -> bool:

@@ -197,12 +197,12 @@ def _check_trace(trace: Trace) -> None:
     num_segments = len(trace.segments)
     owners: dict[int, int] = {}
     for index, mark in enumerate(trace.marks):
-        if not 0 <= mark.start <= mark.stop <= num_segments:
-            raise Fault(f"must lie inside {num_segments} segments, got {mark.start} to {mark.stop}", f".marks[{index}]")
-        for inner in range(mark.start + 1, mark.stop):
-            if trace.segments[inner].parent != inner - 1:
+        start, stop = mark.start, mark.stop
+        if not 0 <= start <= stop <= num_segments:
+            raise Fault(f"must lie inside {num_segments} segments, got {start} to {stop}", f".marks[{index}]")
+        for inner in range(start, stop):
+            if inner > start and trace.segments[inner].parent != inner - 1:
                 raise Fault(f"must be a chain, but segment {inner} hangs on {trace.segments[inner].parent}", f".marks[{index}]")
-        for inner in range(mark.start, mark.stop):
             if owners.setdefault(inner, index) != index:
                 raise Fault(f"must not hold segment {inner}, which marks[{owners[inner]}] holds already", f".marks[{index}]")
 

@@ -83,8 +83,8 @@ class _Heap:
         self.ids: list[Array] = []
         """Token ids that are stored with a sign."""
         self.logprobs: list[Array] = []
-        self.texts: list[str] = []
-        """Ids of things."""
+        self.texts: set[str] = set()
+        """Ids of things. Most of a batch have their run, their environment and their group in common."""
 
     def is_right(self) -> bool:
         """Whether all of them may be where they were found."""
@@ -109,7 +109,7 @@ def _view(body: bytes, heap: _Heap) -> Rollout | None:
         if heap.again != body:
             return None
         rollout = sealed.value
-        heap.texts += _ids_of(rollout)
+        heap.texts.update(_ids_of(rollout))
         for segment in rollout.trace.segments:
             _view_segment(segment, heap)
         _check_trace(rollout.trace)
@@ -136,7 +136,7 @@ def _view_segment(segment: Any, heap: _Heap) -> None:
     if logprobs is not None:
         heap.logprobs.append(logprobs)
     for run in segment.versions:
-        heap.texts.append(run.policy)
+        heap.texts.add(run.policy)
 
 
 def _array(ext: Ext, dtypes: Mapping[bytes, np.dtype[Any]]) -> Array:
