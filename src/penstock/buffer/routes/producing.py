@@ -148,7 +148,10 @@ async def _append_journal(service: BufferService, request: Request) -> Response:
     items = split_items(await request.body(), content_type(request))
     if not items:
         await check_run(service, run)
-        return reply(api.JournalLength(entries=len(service.buffer.store.journal(run, episode))))
+        known = len(service.buffer.store.journal(run, episode))
+        if first > known:
+            raise InvalidError(f"index: the journal of {episode} has {known} entries, so the next is {known}, not {first}")
+        return reply(api.JournalLength(entries=known))
     entries = [JournalEntry(run=run, episode=episode, index=first + place, body=item) for place, item in enumerate(items)]
     lengths = await service.told(lambda buffer: buffer.append_journal(run, entries))
     return reply(api.JournalLength(entries=lengths[episode]))
