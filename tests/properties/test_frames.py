@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties.styles import STYLES, template
 
 from penstock.chat import ChatTemplate, Piece, write_byte_tokenizer
 from penstock.chat.files import TemplateFiles, read_files
@@ -19,7 +20,6 @@ from penstock.chat.spans import Span, labelled
 from penstock.chat.vocabulary import Encoded
 from penstock.types import Message
 
-STYLES = Path(__file__).parents[1] / "data" / "templates"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'user' %}WRITTEN{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -47,15 +47,6 @@ ODD = {
     "takes it for a sequence": "{% if m.content is sequence %}seq{% endif %}{{ m.content }}",
     "compares two": "{{ m.content }}{{ '=' if m.content == messages[0].content else '' }}",
 }
-
-
-@functools.cache
-def template(style: str) -> ChatTemplate:
-    if (STYLES / style).exists():
-        return ChatTemplate.load(STYLES / style)
-    made = Path(tempfile.mkdtemp())
-    write_byte_tokenizer(made, style)
-    return ChatTemplate.load(made)
 
 
 @functools.cache

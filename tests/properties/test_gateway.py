@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties.styles import template
 
-from penstock.chat import ChatTemplate, write_byte_tokenizer
 from penstock.gateway.events import Ended, Event, Manner, Opened, Repeats, Rewarded, Slot
 from penstock.gateway.journal import Note
 from penstock.gateway.requests import Ask
@@ -26,17 +23,7 @@ from penstock.trace import samples
 from penstock.types import Message, Rollout, RolloutStatus, Source, VersionRun
 from penstock.wire import decode_msgpack, encode_msgpack
 
-STYLES = Path(__file__).parents[1] / "data" / "templates"
 SPEECHES = ("yes", "<think>\nhm\n</think>\n\nno", "<think>again</think>perhaps", " spaced ")
-
-
-@functools.cache
-def template(style: str) -> ChatTemplate:
-    if (STYLES / style).exists():
-        return ChatTemplate.load(STYLES / style)
-    made = Path(tempfile.mkdtemp())
-    write_byte_tokenizer(made, style)
-    return ChatTemplate.load(made)
 
 
 class Scripted:

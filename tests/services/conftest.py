@@ -1,12 +1,24 @@
-"""A stage for tests that start gateways of their own."""
+"""Processes that all tests of a file share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from tests.services.buffers import Process
 from tests.services.gateway_stage import Stage, buffer_alone, counting
 from tests.unit.gateway.stub_engine import StubEngine
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A buffer, for tests that leave it alive."""
+    running = Process(tmp_path_factory.mktemp("buffer"))
+    yield running
+    running.kill()
+
+
+# For tests that start gateways of their own
 
 
 @pytest.fixture(scope="module")

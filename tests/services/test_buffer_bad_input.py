@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -18,13 +17,6 @@ from penstock.types import CutRequest, Laws
 from penstock.wire import encode_json, encode_msgpack, join_items
 
 _names = count()
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    running = Process(tmp_path_factory.mktemp("buffer"))
-    yield running
-    running.kill()
 
 
 class Run:

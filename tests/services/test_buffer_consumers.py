@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import count
 
 import pytest
@@ -17,13 +17,6 @@ from penstock.errors import ConflictError, CorruptError, FencedError, ForbiddenE
 from penstock.types import Annotation, CutRequest, Laws, LeaseRequest, LeaseState, RolloutStatus
 
 _names = count()
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    running = Process(tmp_path_factory.mktemp("buffer"))
-    yield running
-    running.kill()
 
 
 @pytest_asyncio.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from penstock.buffer.store import SqliteStore
 from penstock.errors import ConflictError, InvalidError
 from penstock.types import JournalEntry, Laws
 from penstock.wire import encode_json, encode_msgpack, join_items
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    running = Process(tmp_path_factory.mktemp("journals"))
-    yield running
-    running.kill()
 
 
 async def test_entries_are_taken_together_or_not_at_all_and_the_same_again_changes_nothing(process: Process) -> None:

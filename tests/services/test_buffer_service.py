@@ -24,25 +24,17 @@ _runs = count()
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    """One that the test may kill."""
+def mortal(tmp_path: Path) -> Iterator[Process]:
+    """A buffer that the test may kill."""
     running = Process(tmp_path)
     yield running
     running.kill()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """One for all that leave it alive."""
-    running = Process(tmp_path_factory.mktemp("buffer"))
-    yield running
-    running.kill()
-
-
 @pytest_asyncio.fixture
-async def client(shared: Process) -> AsyncIterator[BufferClient]:
+async def client(process: Process) -> AsyncIterator[BufferClient]:
     """Of a run of its own."""
-    async with BufferClient(shared.url, f"run-{next(_runs)}") as opened:
+    async with BufferClient(process.url, f"run-{next(_runs)}") as opened:
         await opened.open_run(Laws(), "0" * 32)
         yield opened
 
@@ -111,13 +103,13 @@ async def test_groups_wait_for_credit_and_are_opened_when_it_returns(client: Buf
     assert opened.waiting is not None
 
 
-async def test_what_was_acknowledged_survives_kills_and_is_there_once(process: Process) -> None:
+async def test_what_was_acknowledged_survives_kills_and_is_there_once(mortal: Process) -> None:
     """Eight writers retry through kills; each member is acknowledged and stored exactly once."""
     acknowledged: dict[str, str] = {}
     groups = 40
 
     async def writer(number: int) -> None:
-        async with BufferClient(process.url, "run") as own:
+        async with BufferClient(mortal.url, "run") as own:
             for index in range(number, groups, 8):
                 await own.open_groups([group(index)])
                 for answer in await own.write([rollout(f"s/0/{index}", member) for member in range(2)]):
@@ -133,13 +125,13 @@ async def test_what_was_acknowledged_survives_kills_and_is_there_once(process: P
     async def killer() -> None:
         for event in enough.values():
             await event.wait()
-            process.kill()
-            process.start()
+            mortal.kill()
+            mortal.start()
 
-    async with BufferClient(process.url, "run") as first:
+    async with BufferClient(mortal.url, "run") as first:
         await first.open_run(Laws(credit_tokens=10**6), "0" * 32)
     await asyncio.gather(killer(), *(writer(number) for number in range(8)))
-    async with BufferClient(process.url, "run") as reader:
+    async with BufferClient(mortal.url, "run") as reader:
         status = await reader.status()
         assert status.environments["env"].groups == {"ready": groups}
         assert status.environments["env"].members == {"accepted": 2 * groups}
@@ -149,31 +141,31 @@ async def test_what_was_acknowledged_survives_kills_and_is_there_once(process: P
     assert len(acknowledged) == 2 * groups
 
 
-async def test_it_is_ready_only_by_a_durable_write_and_ends_in_good_order(process: Process) -> None:
-    async with BufferClient(process.url, "run") as client:
+async def test_it_is_ready_only_by_a_durable_write_and_ends_in_good_order(mortal: Process) -> None:
+    async with BufferClient(mortal.url, "run") as client:
         await client.open_run(Laws(), "0" * 32)
-        assert process.get("/readyz")["ready"] is True
-        process.child.send_signal(signal.SIGTERM)
-        assert process.child.wait(10) == 0
+        assert mortal.get("/readyz")["ready"] is True
+        mortal.child.send_signal(signal.SIGTERM)
+        assert mortal.child.wait(10) == 0
 
 
-def test_a_second_buffer_on_the_same_directory_is_refused_in_one_line(shared: Process) -> None:
+def test_a_second_buffer_on_the_same_directory_is_refused_in_one_line(process: Process) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "penstock", "buffer", "--dir", str(shared.directory), "--port", "0"], capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "penstock", "buffer", "--dir", str(process.directory), "--port", "0"], capture_output=True, text=True, timeout=30
     )
     assert second.returncode == 1
     assert len(second.stderr.strip().splitlines()) == 1, second.stderr
 
 
-def test_a_server_says_where_it_listens(shared: Process) -> None:
-    assert f"listening on http://127.0.0.1:{shared.port}\n" in (shared.directory / "log").read_text()
+def test_a_server_says_where_it_listens(process: Process) -> None:
+    assert f"listening on http://127.0.0.1:{process.port}\n" in (process.directory / "log").read_text()
 
 
-def test_a_port_in_use_is_refused_in_one_line(shared: Process, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path / "other"), "--port", str(shared.port)]
+def test_a_port_in_use_is_refused_in_one_line(process: Process, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "buffer", "--dir", str(tmp_path / "other"), "--port", str(process.port)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert second.returncode == 1
-    assert f"{shared.port}" in second.stderr
+    assert f"{process.port}" in second.stderr
     assert len(second.stderr.strip().splitlines()) == 1, second.stderr
 
 

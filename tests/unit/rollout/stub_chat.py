@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from tests.unit.rollout.stub_server import serving
 
 from penstock.chat import ChatTemplate, parse_tool_calls
 from penstock.types import Message
@@ -34,18 +35,8 @@ class StubChat:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[StubChat]:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._complete)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with serving({"/v1/chat/completions": self._chat, "/v1/completions": self._complete}) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from tests.unit.rollout.stub_server import serving
 
 from penstock.chat import EOS_ID
 
@@ -39,17 +40,8 @@ class StubEngine:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[StubEngine]:
-        app = web.Application()
-        app.router.add_post("/v1/completions", self._complete)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with serving({"/v1/completions": self._complete}) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
