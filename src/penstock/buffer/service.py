@@ -27,6 +27,8 @@ _UNREADABLE = (CorruptError, ArchiveError)
 
 LONGEST_WAIT_SECONDS = 60.0
 """A poll is answered after this long, whatever it asked for."""
+LATE_SECONDS = 1.0
+"""A look at the deadlines that is so much too late was kept from being made."""
 MEND_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between attempts to reopen a store that failed; the last one is repeated."""
 
@@ -115,8 +117,18 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args
 class BufferService:
     """Verbs of `Buffer` for an event loop. Use as a context: `async with service.running():`."""
 
-    def __init__(self, store: Store, *, expire_seconds: float, max_waiting: int, on_batch: Callable[[BatchReport], None] | None = None) -> None:
-        self.now = store_clock()
+    def __init__(
+        self,
+        store: Store,
+        *,
+        expire_seconds: float,
+        max_waiting: int,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """`now` is the store's clock, `store_clock` if not given."""
+        self.now = now or store_clock()
+        self._heard_at = self.now()
         self._line = Line(self._noticed)
         self.buffer = Buffer(store, self.now, on_batch=on_batch, at_turn_end=self._line.at_turn_end)
         self.work = WorkDesk(self.now)
@@ -262,8 +274,22 @@ class BufferService:
                 self._broken = error
             else:
                 self._broken = None
+                # Reopened, it has begun every deadline anew.
+                self._heard_at = self.now()
                 self._wake()
                 log.warning("the store is back after %d attempts", attempt)
+
+    def catch_up(self) -> None:
+        """To be called before deadlines are acted on, every `expire_seconds` or more often.
+
+        If it was not, this process was stopped, or busy with one thing: nobody could be heard meanwhile, and that time counts for no deadline.
+        """
+        now = self.now()
+        missed, self._heard_at = now - self._heard_at - self._expire_seconds, now
+        if missed > LATE_SECONDS:
+            log.warning("nobody could be heard for %.1f s; deadlines are later by that", missed)
+            self.buffer.later_clocks(missed)
+            self.work.later(missed)
 
     def _notice_a_failed_commit(self) -> None:
         """Raises what the newest commit failed with, in case all who waited for it are gone: nobody else would have the store opened again."""
@@ -278,6 +304,7 @@ class BufferService:
                 continue
             try:
                 self._notice_a_failed_commit()
+                self.catch_up()
                 for pending in self.buffer.expire():
                     log.warning("lost %s", ", ".join(session.worker for session in pending.reply))
                     self._wake()

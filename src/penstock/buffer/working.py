@@ -33,6 +33,11 @@ class WorkDesk:
         """End the leases whose time is over, in all runs."""
         return [lease for book in self._books.values() for lease in book.expire(self._now())]
 
+    def later(self, seconds: float) -> None:
+        """See `WorkBook.later`."""
+        for book in self._books.values():
+            book.later(seconds)
+
     def _book(self, buffer: Buffer, run: str) -> WorkBook:
         buffer.ledger(run)
         return self._books.setdefault(run, WorkBook())

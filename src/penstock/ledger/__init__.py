@@ -21,7 +21,7 @@ from penstock.ledger.cut import Wait, cut
 from penstock.ledger.groups import Opened, open_group, open_run
 from penstock.ledger.leases import expire_leases, find_lease, release_lease, renew_lease, settle_lease, take_lease
 from penstock.ledger.pools import BatchReport, EnvironmentReport, batch_report
-from penstock.ledger.slots import Slot, beat, claim, expire, open_session, release, restart_clocks
+from penstock.ledger.slots import Slot, beat, claim, expire, later_clocks, open_session, release, restart_clocks
 from penstock.ledger.states import GROUP_MOVES, MEMBER_MOVES
 from penstock.ledger.terms import Resume, renew_term, take_term
 from penstock.ledger.updates import Recorded, fork, keep, publish, record, retire
@@ -58,6 +58,7 @@ __all__ = [
     "fork",
     "imbalance",
     "keep",
+    "later_clocks",
     "make_room",
     "open_group",
     "open_run",

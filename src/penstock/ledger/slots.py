@@ -97,6 +97,14 @@ def restart_clocks(ledger: Ledger, now: float) -> tuple[Record, ...]:
     return (*sessions, *leases, *terms)
 
 
+def later_clocks(ledger: Ledger, seconds: float) -> tuple[Record, ...]:
+    """Deadlines later by a time in which nobody could be heard: it does not count."""
+    sessions = (replace(session, expires_at=session.expires_at + seconds) for session in ledger.sessions.values())
+    leases = (replace(lease, expires_at=lease.expires_at + seconds) for lease in ledger.leases.values())
+    terms = () if ledger.term is None else (replace(ledger.term, expires_at=ledger.term.expires_at + seconds),)
+    return (*sessions, *leases, *terms)
+
+
 def slot_seed(group_seed: int, member: int, retry: int) -> int:
     """Seed of one try: a function of the three, spread over 63 bits."""
     return int(digest(f"{group_seed} {member} {retry}".encode())[:16], 16) >> 1

@@ -90,6 +90,12 @@ class Trays:
             for tray in trays.values():
                 tray.last_write_at = now
 
+    def later(self, seconds: float) -> None:
+        """A time in which nobody could write is no silence."""
+        for trays in self.by_environment.values():
+            for tray in trays.values():
+                tray.last_write_at += seconds
+
 
 def takes_items(group: GroupRecord) -> bool:
     """Whether the next item of its problem belongs to this group: it is open, or ready with room left and nobody has had it yet."""

@@ -84,6 +84,7 @@ class CompatState:
 
     def time_out(self) -> list[GroupRecord]:
         """Finish the groups that have been silent for too long; which they were."""
+        self.service.catch_up()
         if not self.is_open:
             return []
         self.look()
