@@ -12,7 +12,7 @@ from penstock import ledger as law
 from penstock.errors import InputError
 from penstock.ledger.arrivals import ArrivalRules
 from penstock.testing.arrivals import Tray
-from penstock.types import GroupState, LeaseRequest
+from penstock.types import GroupState, LeaseRecord, LeaseRequest
 
 ENDED = (GroupState.SPENT, GroupState.DROPPED)
 
@@ -25,6 +25,7 @@ class AnyArrival(RuleBasedStateMachine):
         self.tray = Tray(group_size=size, min_valid_group_size_ratio=ratio, group_timeout_seconds=10.0, min_timeout_group_size_ratio=0.5)
         self.size = size
         self.ended: dict[str, object] = {}
+        self.num_filled = 0
 
     def attempt(self, verb: Any, *args: Any, **options: Any) -> Any:
         before = law.balance(self.tray.ledger)
@@ -36,7 +37,16 @@ class AnyArrival(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 40), instance=st.sampled_from("ab"), reward=st.sampled_from([None, -1.0, 0.0, 1.0]), environment=st.sampled_from(["p", "q"]))
     def write(self, number: int, instance: str, reward: float | None, environment: str) -> None:
-        self.attempt(self.tray.write, f"u{number}", instance, reward, environment=environment)
+        was_there = f"u{number}" in self.tray.stored_rollouts
+        arrived = self.attempt(self.tray.write, f"u{number}", instance, reward, environment=environment)
+        assert arrived is None or arrived.duplicate == was_there
+
+    @rule(instance=st.sampled_from("ab"), environment=st.sampled_from(["p", "q"]))
+    def fill(self, instance: str, environment: str) -> None:
+        """As many items as make a group. Left to chance, few would ever be whole."""
+        for _ in range(self.size):
+            self.num_filled += 1
+            self.attempt(self.tray.write, f"f{self.num_filled}", instance, float(self.num_filled % 2), environment=environment)
 
     @rule(seconds=st.sampled_from([3.0, 11.0]))
     def wait(self, seconds: float) -> None:
@@ -51,13 +61,15 @@ class AnyArrival(RuleBasedStateMachine):
         names = sorted(self.tray.stored_groups)
         chosen = [names[place] for place in served if place < len(names)]
         refused = {name.replace("/", "_"): "refused" for name in names[dropped : dropped + 1] if name not in chosen}
-        self.attempt(self.tray.read, *chosen, read_id=read_id, **refused)
+        lease = self.attempt(self.tray.read, *chosen, read_id=read_id, **refused)
+        assert lease is None or all(self.tray.stored_groups[given.id].state is GroupState.SPENT for given in lease.groups)
 
     @rule(lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), groups=st.integers(1, 2), order=st.sampled_from(["oldest", "newest"]))
     def take(self, lease: str, consumer: str, groups: int, order: Any) -> None:
         tray = self.tray
         request = LeaseRequest(groups=groups, order=order, seconds=5.0)
-        self.attempt(lambda: tray.do(law.take_lease(tray.ledger, tray, lease, consumer, request, tray.now)))
+        taken = self.attempt(lambda: tray.do(law.take_lease(tray.ledger, tray, lease, consumer, request, tray.now)))
+        assert not isinstance(taken, LeaseRecord) or (taken.lease, taken.consumer) == (lease, consumer)
 
     @rule(
         lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), verb=st.sampled_from([law.settle_lease, law.release_lease, law.renew_lease])

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock import ledger as law
 from penstock.errors import InputError
 from penstock.testing.ledger import Notebook
-from penstock.types import CutRequest, GroupState, Laws, LeaseRecord, Plan, Purpose, RolloutStatus
+from penstock.types import CutRequest, GroupState, Laws, LeaseRecord, MemberState, Plan, Purpose, RolloutStatus
 
 GROUPS = [f"{environment}/0/{index}" for environment in ("a", "b") for index in range(5)]
 
@@ -47,6 +47,14 @@ class AnyOrder(RuleBasedStateMachine):
     def write(self, group: str, member: int, retry: int, lag: int, uid: str | None, status: RolloutStatus) -> None:
         version = max(0, self.book.ledger.newest_version - lag)
         self.attempt(self.book.write, group, member, retry=retry, version=version, uid=uid, status=status)
+
+    @rule(group=st.sampled_from(GROUPS))
+    def fill(self, group: str) -> None:
+        """What a worker does that nothing happens to. Left to chance, hardly a group would ever be whole."""
+        self.attempt(self.book.open, group, environment=group[0], first_estimate=30)
+        for _, slot in sorted(self.book.stored_members.items()):
+            if slot.group_id == group and slot.state is MemberState.PENDING:
+                self.attempt(self.book.write, group, slot.member, retry=slot.retry, version=self.book.ledger.newest_version)
 
     @rule(
         writes=st.lists(
@@ -116,6 +124,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert oldest is not None
                 assert plan.newest_version - oldest <= ledger.laws.max_lag
                 assert len(group.updates) == len(set(group.updates)) <= ledger.laws.max_reuse
+                assert group.state is GroupState.BOUND or update in ledger.outcomes
 
     @rule(lease=st.sampled_from(["l1", "l2", "l3"]), consumer=st.sampled_from("xy"), groups=st.sampled_from([None, 1, 2]))
     def take_lease(self, lease: str, consumer: str, groups: int | None) -> None:
@@ -142,6 +151,15 @@ class AnyOrder(RuleBasedStateMachine):
     def publish(self) -> None:
         ledger = self.book.ledger
         self.attempt(self.book.publish, ledger.newest_version, ledger.term.term if ledger.term else 0)
+
+    @rule(num_steps=st.integers(1, 4))
+    def advance(self, num_steps: int) -> None:
+        """What a learner does that nothing happens to, up to somewhere."""
+        if self.book.ledger.term is None or self.book.ledger.term.expires_at < self.book.now:
+            self.take_term("p", "replay", None)
+        self.cut(0, 0, CutRequest(groups_per_update=1))
+        for step in (lambda: self.record(0, None, "w1"), self.publish, lambda: self.keep(0))[: num_steps - 1]:
+            step()
 
     @rule(behind=st.integers(0, 2))
     def keep(self, behind: int) -> None:
