@@ -276,7 +276,8 @@ def read_reply(answer: bytes) -> Reply:
     ids = np.fromiter(choice.token_ids, np.int32, len(choice.token_ids))
     logprobs = np.fromiter(choice.logprobs.token_logprobs, np.float32, len(choice.logprobs.token_logprobs))
     # Closed for writing, so that whoever records them need not copy them.
-    ids.flags.writeable = logprobs.flags.writeable = False
+    ids.setflags(write=False)
+    logprobs.setflags(write=False)
     return Reply(
         ids=ids,
         logprobs=logprobs,

@@ -36,5 +36,5 @@ class PathIds:
             self._length = length
             self.new.clear()
         view = self._array[: self._length]
-        view.flags.writeable = False
+        view.setflags(write=False)
         return view

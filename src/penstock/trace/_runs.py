@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from penstock.trace.checks import same_layout
+from penstock.trace.checks import read_only, same_layout
 from penstock.types import Float32Array, Int32Array, Segment, Source, VersionRun
 from penstock.types.frozen import quickly_made
 
@@ -153,9 +153,3 @@ def _merged_versions(versions: Sequence[VersionRun]) -> tuple[VersionRun, ...]:
         else:
             merged.append(run)
     return tuple(merged)
-
-
-def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, closed for writing."""
-    array.setflags(write=False)
-    return array

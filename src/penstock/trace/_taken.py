@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy.typing as npt
 
 from penstock.errors import InvalidError
-from penstock.trace._runs import Tokens, read_only
+from penstock.trace._runs import Tokens
 from penstock.trace.checks import as_arrays, as_ids, as_logprobs
 from penstock.types import Evidence, Segment, Source, VersionRun
 from penstock.wire import check_id, check_noun
@@ -27,22 +27,22 @@ def checked_tokens(
 
     Raises `InvalidError` for what could not be sent.
     """
-    own_ids = read_only(as_ids(ids))
+    own_ids = as_ids(ids)
     if not arrays and not media and own_ids.ndim == 1 and own_ids.size:
         # With most of what is recorded nothing else can be wrong: the arrays were looked at when they were made.
         if logprobs is None and not versions and source in (Source.TEMPLATE, Source.ENV):
             return Tokens(ids=own_ids, source=Source(source), logprobs=None, versions=(), arrays={}, media=())
         if logprobs is not None and source is Source.SAMPLED and _count(versions) == own_ids.size:
-            own_logprobs = read_only(as_logprobs(logprobs))
+            own_logprobs = as_logprobs(logprobs)
             if own_logprobs.ndim == 1 and own_logprobs.size == own_ids.size:
                 return Tokens(ids=own_ids, source=source, logprobs=own_logprobs, versions=tuple(versions), arrays={}, media=())
     segment = Segment(
         parent=None,
         ids=own_ids,
         source=source,
-        logprobs=None if logprobs is None else read_only(as_logprobs(logprobs)),
+        logprobs=None if logprobs is None else as_logprobs(logprobs),
         versions=tuple(versions),
-        arrays={name: read_only(array) for name, array in as_arrays(arrays or {}).items()},
+        arrays=as_arrays(arrays or {}),
         media=tuple(media),
     )
     check_noun(segment)

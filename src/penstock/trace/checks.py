@@ -21,23 +21,23 @@ _LARGEST_ID, _LEAST_LOGPROB = int(np.iinfo(np.int32).max), float(np.finfo(np.flo
 
 
 def as_ids(ids: npt.ArrayLike) -> Int32Array:
-    """`ids` as an int32 array of its own. Raises `InvalidError` if that would change a value."""
+    """`ids` as an int32 array that nobody else can change. Raises `InvalidError` if that would change a value."""
     # To ask where the least is takes a tenth of the time that it takes to ask for the least.
     if type(ids) is np.ndarray and ids.dtype == _INT32 and ids.ndim == 1 and ids.size and ids.item(ids.argmin()) >= 0:
         return _own(ids)
     array = _as_array(ids, "ids")
     if array.size == 0:
-        return np.empty(array.shape, np.int32)
+        return read_only(np.empty(array.shape, np.int32))
     if array.dtype.kind not in "iu":
         raise InvalidError(f"ids must be integers, got {array.dtype}")
     smallest, largest = int(array.min()), int(array.max())
     if smallest < 0 or largest > _LARGEST_ID:
         raise InvalidError(f"ids must lie in 0..{_LARGEST_ID}, got {smallest if smallest < 0 else largest}")
-    return array.astype(np.int32, copy=False)
+    return read_only(array.astype(np.int32, copy=False))
 
 
 def as_logprobs(logprobs: npt.ArrayLike) -> Float32Array:
-    """`logprobs` as a float32 array of its own. What is right only after rounding is refused."""
+    """`logprobs` as a float32 array that nobody else can change. What is right only after rounding is refused."""
     if type(logprobs) is np.ndarray and logprobs.dtype == _FLOAT32 and logprobs.ndim == 1 and logprobs.size and _are_usual(logprobs):
         return _own(logprobs)
     array = _as_array(logprobs, "logprobs")
@@ -49,12 +49,12 @@ def as_logprobs(logprobs: npt.ArrayLike) -> Float32Array:
     if array.ndim == 1 and wrong.any():
         first = int(wrong.argmax())
         raise InvalidError(f"logprobs[{first}] must be finite and at most 0, got {array[first]}")
-    return narrow
+    return read_only(narrow)
 
 
 def as_arrays(arrays: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
-    """Named arrays, each of its own."""
-    return {name: _as_array(values, f"arrays[{name!r}]") for name, values in arrays.items()}
+    """Named arrays that nobody else can change."""
+    return {name: read_only(_as_array(values, f"arrays[{name!r}]")) for name, values in arrays.items()}
 
 
 def checked_number(value: float, field: str) -> float:
@@ -74,18 +74,24 @@ def same_layout(ours: NamedArrays, others: NamedArrays) -> bool:
     return ours.keys() == others.keys() and all(ours[name].dtype == others[name].dtype and ours[name].shape[1:] == others[name].shape[1:] for name in ours)
 
 
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, closed for writing."""
+    array.setflags(write=False)
+    return array
+
+
 def _are_usual(logprobs: Float32Array) -> bool:
     # NaN is found as the largest and as the least, and compares false with everything.
     return logprobs.item(logprobs.argmax()) <= 0 and logprobs.item(logprobs.argmin()) >= _LEAST_LOGPROB
 
 
 def _own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An array that nobody else can change: the same, if it was made and closed for that."""
-    return array.copy() if array.flags.writeable or array.base is not None else array
+    """An array that nobody else can change: the same, if it was made for that and closed for writing."""
+    return read_only(array.copy()) if array.flags.writeable or array.base is not None else array
 
 
 def _as_array(values: npt.ArrayLike, field: str) -> npt.NDArray[Any]:
-    """An array that nobody else can change. Of what is not a list or tuple one cannot tell whether numpy took its memory or copied it."""
+    """An array of its own. Of what is not a list or tuple one cannot tell whether numpy took its memory or copied it."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:

@@ -245,6 +245,20 @@ def test_recorded_tokens_are_the_recorders_own() -> None:
     assert not segment.ids.flags.writeable
 
 
+def test_tokens_that_are_closed_for_writing_are_taken_as_they_are_and_a_view_of_others_is_not() -> None:
+    ids = np.array([1, 2, 3], np.int32)
+    view = ids[:2]
+    view.setflags(write=False)
+    recorder = Recorder()
+    recorder.append(view, Source.ENV)
+    ids[0] = 7
+    ids.setflags(write=False)
+    recorder.append(ids, Source.TEMPLATE)
+    first, second = recorder.trace().segments
+    assert first.ids.tolist() == [1, 2]
+    assert second.ids is ids
+
+
 def test_message_spans_name_the_tokens_of_a_message() -> None:
     recorder = Recorder()
     recorder.append([1], Source.ENV)
@@ -322,6 +336,21 @@ def test_wrong_tokens_are_refused_with_field_and_value(arguments: dict[str, obje
         recorder.append(**{"source": Source.ENV, **arguments})  # type: ignore[arg-type]
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert recorder.trace().segments == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs", "words"),
+    [
+        ([1, -2, 3], [-1.0, -1.0, -1.0], "-2"),
+        ([1, 2, 3], [-1.0, np.nan, -2.0], "logprobs[1]"),
+        ([1, 2, 3], [-1.0, -np.inf, np.nan], "logprobs[1]"),
+        ([1, 2, 3], [-1.0, -2.0, 0.5], "logprobs[2]"),
+    ],
+)
+def test_wrong_values_are_found_in_arrays_of_the_usual_types(ids: list[int], logprobs: list[float], words: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        Recorder().append(np.array(ids, np.int32), Source.SAMPLED, logprobs=np.array(logprobs, np.float32), versions=[of(1, 3)])
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
