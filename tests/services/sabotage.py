@@ -71,6 +71,13 @@ intake.reward_of = lambda value: 1.0
 """
 """Takes every reward."""
 
+SURPRISED = """
+from penstock.buffer.compat import routes
+
+routes._batch_size = int
+"""
+"""Has not thought of numbers that are none."""
+
 SULKS = """
 import time
 from penstock.buffer.compat import service
@@ -88,6 +95,23 @@ def read_items(body, task_type, read=service.read_items):
 service.read_items = read_items
 """
 """Has no time for anybody after bad input."""
+
+SULKS_ON_NATIVE_ROUTES = """
+import time
+from penstock.httpd.direct import DirectRoute
+
+sulking = []
+
+def begin(self, request, begin=DirectRoute.begin):
+    if b"NaN" in request.body:
+        sulking.append(1.5)
+    elif sulking:
+        time.sleep(sulking.pop())
+    return begin(self, request)
+
+DirectRoute.begin = begin
+"""
+"""The same on the native routes."""
 
 ONE_AT_A_TIME = """
 import asyncio

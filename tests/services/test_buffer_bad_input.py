@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.services.buffers import Process, group, rollout
+from tests.services.sabotage import SULKS_ON_NATIVE_ROUTES, running
 
 from penstock.buffer.client import BufferClient, api
 from penstock.types import CutRequest, Laws
@@ -39,8 +41,10 @@ class Run:
         return encode_json(rollout(f"s/0/{index}", member, run=self.name, reward=0.125))
 
     def takes_a_good_write(self) -> None:
-        """Member 1 is free in every test: what was wrong was about member 0, or about something else."""
+        """At once. Member 1 is free in every test: what was wrong was about member 0, or about something else."""
+        started = time.monotonic()
         status, answer = self.write(self.good())
+        assert time.monotonic() - started < 1, "a good write took more than a second"
         assert (status, json.loads(answer)["rollouts"][0]["code"]) == (200, None), answer
         assert self.process.get(f"{self.path}/ledger")["imbalance"] == 0
 
@@ -69,6 +73,13 @@ def test_a_bad_reward_is_refused(run: Run, reward: str | None) -> None:
     assert "reward" in error_of(answer)["message"]
     assert run.process.get(f"{run.path}/groups/s/0/0")["rollouts"] == []
     run.takes_a_good_write()
+
+
+def test_a_buffer_that_has_no_time_after_bad_input_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, monkeypatch, SULKS_ON_NATIVE_ROUTES) as process:
+        run = Run(process)
+        with pytest.raises(AssertionError, match="more than a second"):
+            test_a_bad_reward_is_refused(run, "NaN")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 from tests.services.buffers import Process, rollout
+from tests.services.sabotage import SURPRISED, running
 
 from penstock.buffer.routes import OPERATIONS, api_document
 from penstock.wire import encode_json, join_items
@@ -33,12 +35,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     running.kill()
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["as described", "otherwise"])
-@pytest.mark.parametrize("operation", [found.ok() for found in schema.get_all_operations()], ids=lambda operation: operation.label)
-def test_no_request_gets_an_answer_that_is_not_described(operation: Any, mode: GenerationMode, process: Process) -> None:
-    has_input = operation.body or operation.path_parameters or operation.query
-    if mode is GenerationMode.NEGATIVE and not has_input:
-        return  # nothing about it can be wrong
+def try_out(operation: Any, mode: GenerationMode, process: Process) -> None:
+    """Requests as the document has them, or otherwise. Raises if an answer is an error of ours, or one that is not described."""
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
@@ -51,6 +49,18 @@ def test_no_request_gets_an_answer_that_is_not_described(operation: Any, mode: G
         case.validate_response(case.call(base_url=process.url, timeout=10), checks=CHECKS)
 
     is_described()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["as described", "otherwise"])
+@pytest.mark.parametrize("operation", [found.ok() for found in schema.get_all_operations()], ids=lambda operation: operation.label)
+def test_no_request_gets_an_answer_that_is_not_described(operation: Any, mode: GenerationMode, process: Process) -> None:
+    if mode is GenerationMode.POSITIVE or operation.body or operation.path_parameters or operation.query:
+        try_out(operation, mode, process)  # otherwise nothing about it can be wrong
+
+
+def test_a_buffer_that_is_surprised_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, monkeypatch, SURPRISED) as surprised, pytest.raises(FailureGroup, match="Server error"):
+        try_out(schema["/buffer/peek"]["GET"], GenerationMode.NEGATIVE, surprised)
 
 
 def test_after_all_that_a_good_write_goes_through_and_everything_adds_up(process: Process) -> None:
