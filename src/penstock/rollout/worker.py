@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
@@ -36,6 +37,7 @@ from penstock.rollout.rewards import judge_of
 from penstock.rollout.running import SlowReporter
 from penstock.rollout.servers import Servers
 from penstock.rollout.supply import Supply
+from penstock.rollout.waking import one_awake
 from penstock.rollout.writing import AcksLog, Writer
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ log = logging.getLogger(__name__)
 
 async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -> None:
     """Work until SIGTERM or SIGINT, then leave in good order within 10 s. Raises `ConfigError` for wrong settings, `StoreError` if the buffer is gone, and
-    `ProcessError`, after the same good order, if the process has come to hold more than it may.
+    `ProcessError` if no server answers at the start, or, after the same good order, if the process has come to hold more than it may.
 
     Several configs are several environments of one run, side by side in this process: each has its own session and number of episodes, and they share the
     servers fairly.
@@ -78,7 +80,8 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
         stack.enter_context(ended_if_blocked(first.actor.block_seconds, [desk.setting.running for desk in desks]))
         bounds = Bounds(configs)
         bounds.begin()
-        await run_desks(desks, bounds, stop)
+        if await _done_before(one_awake(first.servers, desks[0].clock), stop):
+            await run_desks(desks, bounds, stop)
 
 
 async def run_desks(desks: Sequence[Desk], bounds: Bounds, stop: Stop) -> None:
@@ -108,7 +111,7 @@ async def run_desk(desk: Desk, stop: Stop) -> None:
     try:
         while not stop.is_set():
             life = Life(desk)
-            if not await _begun(life, stop):
+            if not await _done_before(life.begin(), stop):
                 return
             try:
                 await life.live(stop)
@@ -121,15 +124,15 @@ async def run_desk(desk: Desk, stop: Stop) -> None:
         desk.reporter.emit(0)
 
 
-async def _begun(life: Life, stop: Stop) -> bool:
-    """Begin a life; False if told to stop before the buffer has answered."""
-    beginning, stopping = asyncio.create_task(life.begin()), asyncio.create_task(stop.wait())
-    await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+async def _done_before(work: Coroutine[Any, Any, None], stop: Stop) -> bool:
+    """Do something; False if told to stop before it was done."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    if not beginning.done():
-        beginning.cancel()
+    if not working.done():
+        working.cancel()
         return False
-    await beginning
+    await working
     return True
 
 
