@@ -215,9 +215,10 @@ def test_a_generator_is_made_once_and_under_a_name_that_can_be_one(place: Place)
 
     made = penstock("init", "generator", "sums")
     assert (made.returncode, "generator/sums_generator.py" in made.stdout) == (0, True), made.stderr
-    again, wrong = penstock("init", "generator", "sums"), penstock("init", "generator", "../Sums")
-    assert (again.returncode, wrong.returncode) == (2, 2)
-    assert "exists already" in again.stderr and "lower-case" in wrong.stderr
+    for name, sentence in (("sums", "exists already"), ("../Sums", "lower-case"), ("base", "take another name")):
+        refused = penstock("init", "generator", name)
+        assert (refused.returncode, sentence in refused.stderr) == (2, True), refused.stderr
+    assert not (place.folder / "generator" / "base_generator.py").exists()
 
 
 def test_the_commands_of_the_page_make_a_generator_run_it_and_read_what_it_has_made(place: Place, tmp_path: Path) -> None:
