@@ -121,7 +121,8 @@ class Conversation:
         prompt = self._prompt_point(event, at, planned)
         prompt.num_attempts += 1
         points = [self._reply_point(prompt, choice, index, event, at) for index, choice in enumerate(event.choices)]
-        if planned is not None and points:
+        # Not where the same was asked twice at once: then the replies hang on the prompt that came first.
+        if planned is not None and points and (prompt.pieces is planned.pieces or prompt.number == planned.parent):
             self._path = points[0].number, [planned.ids, event.choices[0].ids]
         return points
 

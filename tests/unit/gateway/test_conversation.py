@@ -72,6 +72,8 @@ def live(template: ChatTemplate) -> tuple[Conversation, list[Replied]]:
     overlapping = [conversation.prompt((*one, user("two"))), conversation.prompt((*one, user("three")))]
     for prompt, text in zip(overlapping, ("second", "third"), strict=True):
         apply(answer(template, prompt, text))
+    for prompt, text in zip([conversation.prompt((*one, user("four"))) for _ in range(2)], ("seventh", "eighth"), strict=True):
+        apply(answer(template, prompt, text))
     again = (*one, user("three"))
     with_tools, without = conversation.prompt(again, [TOOL]), conversation.prompt(again)
     apply(answer(template, with_tools, "fourth"))
@@ -89,6 +91,7 @@ def live(template: ChatTemplate) -> tuple[Conversation, list[Replied]]:
         (user("one"), said("first"), user("three"), said("third"), user("more")),
         (user("one"), said("first"), user("three"), said("fifth"), user("more")),
         (user("one"), said("edited"), user("two"), said("sixth"), user("more")),
+        (user("one"), said("first"), user("four"), said("eighth"), user("more")),
         (user("else"),),
     ],
 )
