@@ -318,7 +318,7 @@ async def test_weights_change_under_a_reply_and_every_token_says_whose_it_is(hom
             assert (run.policy, run.evidence, run.mixed_kv) == ("policy", "digest", False)
             with torch.no_grad():
                 rows = torch.log_softmax(models[run.version](torch.tensor([[*prompt, *one.ids.tolist()]])).logits[0, len(prompt) - 1 : -1], dim=-1)
-            expected = rows.gather(1, torch.from_numpy(one.ids).long()[:, None])[:, 0].numpy()
+            expected = rows.gather(1, torch.tensor(one.ids).long()[:, None])[:, 0].numpy()
             assert np.abs(expected - one.logprobs)[start : start + run.count].max() <= 1e-5
             start += run.count
 
