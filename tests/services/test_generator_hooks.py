@@ -93,7 +93,7 @@ def test_functions_are_called_with_the_very_arguments_of_the_original(tmp_path: 
     run(_all_five(tmp_path))
 
 
-async def test_what_a_function_does_wrong_is_told_for_its_group_alone(tmp_path: Path) -> None:
+async def test_what_a_function_does_wrong_is_told_for_its_group_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     functions = """
 def normalize_group_data(group):
     if group[0] == "raises":
@@ -126,6 +126,9 @@ def normalize_group_data(group):
         "the process is gone (exit 5)",
         None,
     ]
+    # In the log, too: a group that was dropped tells no more than the function's name.
+    (line,) = (record.message for record in caplog.records if "6 of 9 times" in record.message)
+    assert "normalize_group_data of generator" in line and "KeyError: 'score'" in line
 
 
 async def test_a_function_that_hangs_is_given_up_and_its_process_replaced(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.buffer.compat.generators.discovery import Found
 from penstock.buffer.compat.generators.frames import FrameError, Frames
@@ -21,6 +21,8 @@ from penstock.process.child import Child
 from penstock.process.restarts import describe_exit
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_DEATHS = 3
 
@@ -99,34 +101,41 @@ class GeneratorHooks:
         """See `Hooks`."""
         async with self._batch():
             answer = await self._asked("get_group_data_meta_info", {}, groups)
-        if isinstance(answer, (HookFault, dict)):
-            return answer
-        return _fault("get_group_data_meta_info", f"it must give a dict, it gave {_shown(answer)}")
+        is_good = isinstance(answer, (HookFault, dict))
+        told: dict[str, Any] | HookFault = answer if is_good else _fault("get_group_data_meta_info", f"it must give a dict, it gave {_shown(answer)}")
+        return self._noted([told])[0]
 
     async def is_valid_group(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[tuple[bool, bool] | HookFault]:
         """See `Hooks`. A generator that answers with one bool instead of two means both."""
         request = {"task_type": settings.task_type, "min_valid_group_size": settings.min_valid_group_size}
-        return [_verdict(answer) for answer in await self._each("is_valid_group", groups, request)]
+        return self._noted([_verdict(answer) for answer in await self._each("is_valid_group", groups, request)])
 
     async def filter_item(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[list[bool] | HookFault]:
         """See `Hooks`."""
-        return await self._each("filter_item", groups, {"task_type": settings.task_type})
+        return self._noted(await self._each("filter_item", groups, {"task_type": settings.task_type}))
 
     async def normalize_group_data(self, groups: Sequence[ItemGroup]) -> list[ItemGroup | HookFault]:
         """See `Hooks`."""
-        return [
-            _group("normalize_group_data", answer, group) for answer, group in zip(await self._each("normalize_group_data", groups, {}), groups, strict=True)
-        ]
+        answers = await self._each("normalize_group_data", groups, {})
+        return self._noted([_group("normalize_group_data", answer, group) for answer, group in zip(answers, groups, strict=True)])
 
     async def pad_group_data(self, groups: Sequence[ItemGroup], settings: HookSettings) -> list[ItemGroup | HookFault]:
         """See `Hooks`."""
         answers = await self._each("pad_group_data", groups, {"group_size": settings.group_size})
-        return [_padded(_group("pad_group_data", answer, group), settings.group_size) for answer, group in zip(answers, groups, strict=True)]
+        return self._noted([_padded(_group("pad_group_data", answer, group), settings.group_size) for answer, group in zip(answers, groups, strict=True)])
 
     async def close(self) -> None:
         """End the process; the next call starts another one, with the file as it is then."""
         async with self._lock:
             await self._end()
+
+    def _noted(self, answers: list[T]) -> list[T]:
+        """The same. What went wrong is told in the log, once for all groups: what they are dropped for names the function alone."""
+        faults = [answer for answer in answers if isinstance(answer, HookFault)]
+        if faults:
+            wrong = f"{faults[0].hook} of generator {self._found.task_type} failed {len(faults)} of {len(answers)} times"
+            log.warning("%s, the first time by %s; its output is in %s", wrong, faults[0].message, self._log_file.name)
+        return answers
 
     async def _each(self, hook: HookName, groups: Sequence[ItemGroup], request: Mapping[str, Any]) -> list[Any]:
         async with self._batch():
