@@ -309,6 +309,26 @@ def test_the_bytes_of_a_damaged_record_are_kept_in_quarantine(rig: SqliteRig) ->
     connection.close()
     assert (kind, run, key) == ("group", "demo", "src/0/0")
     assert b"eedle" in body
+    store = rig.open()
+    assert len(store.corrupt()) == 1, "whoever opens it later knows at once"
+    store.close()
+
+
+def test_a_damaged_name_is_told_in_text_that_can_be_shown_and_kept(path: Path) -> None:
+    store = SqliteStore(path)
+    store.submit([RUN, group(0), group(1)])
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE groups SET id = CAST(x'41FF' AS TEXT) WHERE id = 'src/0/0'")
+    connection.close()
+    store = SqliteStore(path)
+    assert [found.order for found in store.scan_groups("demo")] == [1]
+    (sentence,) = store.corrupt()
+    assert sentence.encode()
+    store.close()
+    with sqlite3.connect(path) as connection:
+        assert [key.encode()[:1] for (key,) in connection.execute("SELECT key FROM quarantine")] == [b"A"]
+    connection.close()
 
 
 @pytest.mark.parametrize("column", ["state", "environment", "ord"])

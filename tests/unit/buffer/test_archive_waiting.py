@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.buffer.archive.archiver import Archiver
 from penstock.buffer.archive.collecting import collect
 from penstock.buffer.archive.config import ArchiveConfig
+from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
 from penstock.types import GroupRecord, GroupState, Laws, Purpose, RunRecord
 
@@ -46,3 +48,24 @@ def test_it_looks_again_when_there_can_be_enough(
     assert not collect(store, "r", config, expected - 0.5).groups
     assert bool(collect(store, "r", config, expected).groups) == (expected < 200.0)
     store.close()
+
+
+class Watched(SqliteStore):
+    """Counts who looks at what waits."""
+
+    num_looks = 0
+
+    def settled_groups(self, run: str, limit: int) -> tuple[GroupRecord, ...]:
+        self.num_looks += 1
+        return super().settled_groups(run, limit)
+
+
+@pytest.mark.parametrize(("after_seconds", "num_looks"), [(3600.0, 1), (0.0, 2)])
+async def test_what_waits_is_looked_at_once_until_there_can_be_enough(tmp_path: Path, after_seconds: float, num_looks: int) -> None:
+    store = Watched(tmp_path / "store.sqlite")
+    store.submit([RunRecord(run="r", laws=Laws(), opened_at=0.0)]).result()
+    service = BufferService(store, expire_seconds=60.0, max_waiting=8)
+    async with service.running():
+        archiver = Archiver(service, ArchiveConfig(after_seconds=after_seconds), store_directory=tmp_path, directory=tmp_path / "archive")
+        assert [await archiver.archive_some("r") for _ in range(2)] == [False, False]
+    assert store.num_looks == num_looks

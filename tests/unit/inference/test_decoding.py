@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock.inference.engine.beginnings import Beginnings
-from penstock.inference.engine.decoding import TILE, DecodeAttention
+from penstock.inference.engine.decoding import DecodeAttention
 from penstock.inference.engine.pools import Pools, Seat
 from penstock.inference.engine.prefixes import Chunk
 
@@ -41,9 +41,9 @@ def test_a_row_attends_to_its_beginning_and_to_its_own_tokens(name: str, bench_o
     pools, beginnings = Pools(architecture), Beginnings(architecture)
     shared = [[chunk(architecture, 1, 64)], [chunk(architecture, 2, 64), chunk(architecture, 3, 64)], [], [chunk(architecture, 4, 64)]]
     held: dict[Seat, list[list[torch.Tensor]]] = {}
-    # More than a tile of one beginning, another as long, a longer one, some without; own caches of several capacities, one empty.
+    # A longer beginning, none, and one that lies before that of more than a tile, which is as long; own caches of several capacities, one empty.
     for number, length in enumerate([0, 3, 40, 31, 70, 5, 6, 7, 8, 9, 100, 33, 1]):
-        chunks = shared[0] if number <= TILE else shared[number % 3 + 1]
+        chunks = shared[number % 3 + 1] if number < 4 else shared[0]
         own = [keys_values(architecture, length)] if length else []
         seat = pools.seat(own, length, beginnings.join(chunks))
         held[seat] = [[*part.layers] for part in chunks] + own
@@ -79,6 +79,22 @@ def test_a_beginning_is_kept_once_and_as_long_as_a_reply_has_it(llama: Any) -> N
     for seat in (first, other):
         beginnings.leave(seat)
     assert (len(beginnings), beginnings.pools) == (0, [])
+
+
+def test_a_beginning_that_was_forgotten_is_laid_together_anew(llama: Any) -> None:
+    beginnings = Beginnings(llama.architecture)
+    # The last chunk of a prompt may be shorter than those before it.
+    chunks = [chunk(llama.architecture, 1, 64), chunk(llama.architecture, 2, 32)]
+    before = beginnings.join(chunks)
+    beginnings.clear()
+    assert (len(beginnings), beginnings.pools) == (0, [])
+    other = [replace(part, layers=keys_values(llama.architecture, part.num_tokens)) for part in chunks]
+    after = beginnings.join(other)
+    assert after is not None
+    assert after is not before
+    (pool,) = beginnings.pools
+    assert (pool.capacity, pool.seats) == (96, [after])
+    assert torch.equal(pool.layers[0][after.row], torch.cat([part.layers[0] for part in other], dim=1))
 
 
 def test_an_engine_holds_no_beginning_when_nobody_is_left(llama: Any, asked: Any, replies: Any) -> None:
