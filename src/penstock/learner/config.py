@@ -93,7 +93,8 @@ class GateConfig:
     """How far sampler and learner may disagree about a logprob, in nats (`learner.gate`). The defaults hold for fp32 on CPU up to 30M parameters."""
 
     p999_limit: float = 1e-5
-    """Bound of 99.9 % of the tokens; 5e-5 suits 135M parameters. More may lie above it in one update only as far as chance explains it."""
+    """Bound of 99.9 % of the tokens; 5e-5 suits 135M parameters. More may lie above it only as far as chance explains it, in an update or,
+    if that is small, in the last 10,000 tokens."""
     max_limit: float = 1e-4
     """Bound of every token."""
 

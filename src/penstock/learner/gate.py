@@ -6,6 +6,7 @@ Honest engines differ by rounding only. A wrong, stale or missing weight anywher
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,9 @@ _BIN_EDGES = np.logspace(-9, 2, 11 * 12 + 1)
 """Twelve bins a decade, from 1e-9 to 100 nats."""
 BIN_NAMES = (*(f"{edge:.2e}" for edge in _BIN_EDGES), "inf")
 """Upper edge of each bin of a histogram."""
+_ENOUGH_TOKENS = 10_000
+"""Among so many ten are expected above the bound of 99.9 %, and a few that come together do not stand out."""
+_MOST_PASSED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +72,48 @@ def mismatch(sampler_L: Float64Array, learner_L: Float64Array, *, mixed_kv: int)
     )
 
 
-def breach(sampler_L: Float64Array, learner_L: Float64Array, versions_L: Int32Array, config: GateConfig) -> str | None:
-    """A sentence that says which version disagrees most, how much and where, if the bounds are broken; None if they hold."""
-    found = mismatch(sampler_L, learner_L, mixed_kv=0)
-    differences_L = np.abs(sampler_L - learner_L)
-    if found.max <= config.max_limit and (differences_L > config.p999_limit).sum() <= most_above(found.tokens):
-        return None
-    worst = int(np.argmax(differences_L))
-    mine_L = versions_L == versions_L[worst]
-    num_apart = int((differences_L[mine_L] > config.p999_limit).sum())
-    return (
-        f"sampler and learner disagree about version {versions_L[worst]}: {num_apart} of its {int(mine_L.sum())} tokens differ by more than "
-        f"{config.p999_limit:g}, at most by {found.max:.3g} (bound {config.max_limit:g}; p99.9 over all {found.tokens} tokens {found.p999:.3g}); where they "
-        f"differ most the sampler gave {sampler_L[worst]:.6f}, the learner {learner_L[worst]:.6f}. "
-        "A server sampled from other weights than it named, or computes them differently"
-    )
+class Gate:
+    """Decides about one update after the other whether sampler and learner agree."""
+
+    def __init__(self, config: GateConfig) -> None:
+        self._config = config
+        self._passed: deque[tuple[int, int]] = deque(maxlen=_MOST_PASSED)
+        """Of the last updates that agreed, how many tokens each had, and how many of them above the bound of 99.9 %."""
+
+    def breach(self, sampler_L: Float64Array, learner_L: Float64Array, versions_L: Int32Array) -> str | None:
+        """A sentence that says which version disagrees most, how much and where, if the bounds are broken; None if they hold."""
+        config = self._config
+        found = mismatch(sampler_L, learner_L, mixed_kv=0)
+        differences_L = np.abs(sampler_L - learner_L)
+        num_above = int((differences_L > config.p999_limit).sum())
+        if found.max <= config.max_limit and self._is_chance(found.tokens, num_above):
+            self._passed.append((found.tokens, num_above))
+            return None
+        worst = int(np.argmax(differences_L))
+        mine_L = versions_L == versions_L[worst]
+        num_apart = int((differences_L[mine_L] > config.p999_limit).sum())
+        return (
+            f"sampler and learner disagree about version {versions_L[worst]}: {num_apart} of its {int(mine_L.sum())} tokens differ by more than "
+            f"{config.p999_limit:g}, at most by {found.max:.3g} (bound {config.max_limit:g}; p99.9 over all {found.tokens} tokens {found.p999:.3g}); where "
+            f"they differ most the sampler gave {sampler_L[worst]:.6f}, the learner {learner_L[worst]:.6f}. "
+            "A server sampled from other weights than it named, or computes them differently"
+        )
+
+    def _is_chance(self, count: int, num_above: int) -> bool:
+        """Whether so many of `count` tokens may lie above the bound.
+
+        Tokens of a small batch are not independent: members of a group that come to the same hard place are all rounded the same way there. So a batch
+        with more than chance explains passes together with those before it, unless most of it lies above: that is what wrong weights do.
+        """
+        if num_above <= most_above(count):
+            return True
+        if 2 * num_above > count:
+            return False
+        for more, more_above in reversed(self._passed):
+            if count >= _ENOUGH_TOKENS:
+                break
+            count, num_above = count + more, num_above + more_above
+        return num_above <= most_above(count)
 
 
 def most_above(count: int) -> int:

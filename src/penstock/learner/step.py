@@ -17,7 +17,7 @@ import torch
 
 from penstock.errors import InvariantError, WeightsError
 from penstock.learner.config import LearnerConfig, LossConfig, check_reference
-from penstock.learner.gate import Mismatch, breach, mismatch
+from penstock.learner.gate import Gate, Mismatch, mismatch
 from penstock.learner.losses import loss_named
 from penstock.learner.optim import Moments, adamw, first_non_finite, global_norm, learning_rate, zero_moments
 from penstock.learner.passes import TrainedTokens, logprobs_of, train
@@ -89,6 +89,7 @@ class Learner:
         loss_named(loss.name)
         check_reference(config, loss)
         self.config, self.loss, self.max_lag = config, loss, max_lag
+        self._gate = Gate(config.gate)
         self.snapshots = Snapshots(keep=max_lag, directory=weights_directory)
         self._model = model
         # Copies of our own: the arithmetic must not depend on how a file happened to align the tensors it was read from.
@@ -192,7 +193,7 @@ class Learner:
         learner_L = np.where(versions_L == version, trained.logprobs_L[compared_L], older_L[compared_L])
         sampler_L = example.policy_logprobs[mask_RT].astype(np.float64)[compared_L]
         found = mismatch(sampler_L, learner_L, mixed_kv=int((~compared_L).sum()))
-        return found, breach(sampler_L, learner_L, versions_L, self.config.gate)
+        return found, self._gate.breach(sampler_L, learner_L, versions_L)
 
     def _apply(self, gradients: Tensors, norm: float, version: int) -> str | None:
         """Clip and step. Returns the name of what would not be finite, and then nothing has changed."""

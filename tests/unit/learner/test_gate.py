@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 
 from penstock.learner.config import GateConfig
-from penstock.learner.gate import Mismatch, breach, mismatch
+from penstock.learner.gate import Gate, Mismatch, mismatch
+from penstock.types import Float64Array, Int32Array
 
 
 def differing_by(*differences: float) -> tuple[np.ndarray, np.ndarray]:
     sampler = -np.ones(len(differences))
     return sampler, sampler + np.array(differences)
+
+
+def breach(sampler: Float64Array, learner: Float64Array, versions: Int32Array, config: GateConfig) -> str | None:
+    """Of the first update of a run."""
+    return Gate(config).breach(sampler, learner, versions)
 
 
 def test_p999_is_the_smallest_bound_that_999_of_1000_keep() -> None:
@@ -45,6 +51,30 @@ def test_a_few_tokens_just_above_the_bound_do_not_stop_a_run_and_many_do() -> No
     assert breach(*differing_by(*[1e-6] * 839, 1.1e-5), versions, config) is None
     assert breach(*differing_by(*[1e-6] * 835, *[1.1e-5] * 5), versions, config) is None
     assert breach(*differing_by(*[1e-6] * 834, *[1.1e-5] * 6), versions, config) is not None
+
+
+def test_a_hard_place_that_members_share_passes_after_updates_that_agreed() -> None:
+    gate, versions = Gate(GateConfig(p999_limit=1e-5, max_limit=1e-4)), np.array([3] * 400, np.int32)
+    shared = differing_by(*[1e-6] * 385, *[1.9e-5] * 15)
+    assert gate.breach(*shared, versions) is not None
+    for _ in range(25):
+        assert gate.breach(*differing_by(*[1e-6] * 400), versions) is None
+    assert gate.breach(*shared, versions) is None
+    assert gate.breach(*shared, versions) is not None, "what comes again is no chance"
+
+
+def test_a_small_batch_of_wrong_weights_is_seen_whatever_went_before() -> None:
+    gate = Gate(GateConfig(p999_limit=1e-5, max_limit=1e-4))
+    for _ in range(25):
+        assert gate.breach(*differing_by(*[1e-6] * 400), np.zeros(400, np.int32)) is None
+    assert gate.breach(*differing_by(*[1e-6] * 6, *[5e-5] * 10), np.zeros(16, np.int32)) is not None
+
+
+def test_a_large_update_is_not_excused_by_those_before_it() -> None:
+    gate = Gate(GateConfig(p999_limit=1e-5, max_limit=1e-4))
+    for _ in range(3):
+        assert gate.breach(*differing_by(*[1e-6] * 10_000), np.zeros(10_000, np.int32)) is None
+    assert gate.breach(*differing_by(*[1e-6] * 9_970, *[2e-5] * 30), np.zeros(10_000, np.int32)) is not None
 
 
 def test_the_cause_names_the_version_that_is_off() -> None:
