@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from penstock.errors import ConflictError, InvalidError, LimitError
 from penstock.ledger.book import Decision, Ledger, Past
@@ -163,7 +164,7 @@ def settle(
     way, times = ((GroupState.COMPLETE,), {"completed_at": now}) if group.state is GroupState.OPEN else ((), {})
     if group.purpose is Purpose.TRAIN and group.usable < ledger.laws.min_group_size:
         return move_group(group, *way, GroupState.DROPPED, reason="too_few", credit=0, ended_at=now, **times)
-    usable = sorted((rollout for rollout in rollouts if rollout.status.usable), key=lambda rollout: rollout.member)
+    usable = sorted([rollout for rollout in rollouts if rollout.status.usable], key=attrgetter("member"))
     if group.purpose is Purpose.TRAIN and (reason := untrainable(ledger, usable)) is not None:
         # Before annotations are waited for: nobody should be at pains about a group that will not train.
         return move_group(group, *way, GroupState.DROPPED, reason=reason, credit=0, ended_at=now, **times)
