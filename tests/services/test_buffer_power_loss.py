@@ -1,11 +1,13 @@
 """Power is lost at every commit of a real buffer's process: before each sync, after it, and between. What clients were told by then is there.
 
 `tests/properties/test_buffer_power_loss.py` asks the same of the protocol, on a disk of its own; here it is asked of SQLite and how it is used.
+`PENSTOCK_LOSSES=N` gives what is in doubt N fates at each moment.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.store import SqliteStore
 from penstock.types import GroupState
 
+SEEDS = int(os.environ.get("PENSTOCK_LOSSES", "1"))
 RUN = "default"
 INSTANCES = "abcdef"
 ARGUMENTS = ("--group-size", "2", "--no-archive")
@@ -122,7 +125,7 @@ def test_whenever_power_is_lost_all_that_was_acknowledged_is_there_and_the_rest_
     assert len(told.spent) == 5
     disk = tmp_path / "disk"
     num_losses = 0
-    for seed in range(2):
+    for seed in range(SEEDS):
         for happened, files in losses(notes, seed):
             assert lost_by(told, left(disk, files), happened) == [], (seed, happened)
             num_losses += 1
