@@ -39,6 +39,18 @@ class ItemContract:
         assert store.corrupt() == ()
         store.close()
 
+    def test_items_that_are_not_durable_yet_are_found_in_their_own_group_and_run(self, rig: Rig) -> None:
+        store = rig.open()
+        store.submit([RUN, group(0), group(1), replace(RUN, run="other"), replace(group(0), run="other")])
+        rig.settle(store)
+        ours, elsewhere, theirs = item("u", 0), item("v", 1), replace(item("w", 0), run="other")
+        with rig.hold(store):
+            store.submit([ours, elsewhere, theirs])
+            for run, group_id, expected in (("demo", "src/0/0", ours), ("demo", "src/0/1", elsewhere), ("other", "src/0/0", theirs)):
+                assert store.rollouts(run, group_id) == (expected.rollout,)
+                assert store.members(run, group_id) == (expected.slot,)
+        store.close()
+
     def test_items_and_rollouts_are_scanned_in_one_order(self, rig: Rig) -> None:
         store = rig.open()
         items = [item(f"u{number:04}", 0, number) for number in range(0, 1200, 2)]

@@ -193,11 +193,14 @@ class RecordsContract:
             store.submit([taken])
             store.submit([replace(after[3], archive="a.parquet")])
             assert [store.group("demo", each.id) for each in (ready[0], ready[1], ready[599])] == [ready[0], after[0], after[-1]]
+            assert store.group("other", ready[1].id) is None
             assert len(list(store.scan_groups("demo"))) == 599
         rig.settle(store)
+        filed = replace(after[3], archive="a.parquet")
+        assert store.group("demo", filed.id) == filed
         store.close()
         store = rig.open()
-        assert list(store.scan_groups("demo")) == [ready[0], *after[:3], replace(after[3], archive="a.parquet"), *after[4:]]
+        assert list(store.scan_groups("demo")) == [ready[0], *after[:3], filed, *after[4:]]
         assert store.group("demo", "src/0/9") == after[8]
         snapshot = store.load("demo")
         assert snapshot is not None
