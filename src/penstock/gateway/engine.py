@@ -48,6 +48,8 @@ class HttpEngine:
         self._models: dict[str, str] = {}
         self._where: dict[str, str] = {}
         """The server that has a request, by its id."""
+        self._naming: set[str] = set()
+        """Servers that name the versions of their tokens: nobody has to ask the run for them."""
 
     async def __aenter__(self) -> HttpEngine:
         # No cookies and no headers that nobody reads: each costs a turn something.
@@ -146,7 +148,7 @@ class HttpEngine:
     async def _attempt(self, url: str, order: Order, seconds: float, on_tokens: OnTokens | None) -> list[Sampled]:
         replies = [Sampled() for _ in range(order.num_choices)]
         try:
-            asserted = 0 if self._version is None else await self._version()
+            asserted = 0 if url in self._naming else await self._published()
             body = _body(order, self._models.get(url) or await self.model(url, seconds), is_streamed=on_tokens is not None)
             wire = self._wires.get(url)
             if on_tokens is None and wire is not None:
@@ -160,9 +162,18 @@ class HttpEngine:
             raise _Again(str(error) or type(error).__name__, is_begun=on_tokens is not None and any(reply.ids for reply in replies)) from error
         except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise InfraError(f"the engine's answer cannot be read: {type(error).__name__}: {error!s:.200}") from error
+        if any(reply.ids and not reply.versions for reply in replies):
+            if url in self._naming:  # another server has taken the place of the one that did
+                self._naming.discard(url)
+                asserted = await self._published()
+        elif any(reply.versions for reply in replies):
+            self._naming.add(url)
         for reply in replies:
             complete(reply, order, self._policy, asserted)
         return replies
+
+    async def _published(self) -> int:
+        return 0 if self._version is None else await self._version()
 
     async def _stream(self, url: str, body: bytes, seconds: float, replies: list[Sampled], order: Order, on_tokens: OnTokens) -> None:
         """Read a reply as it comes, event by event or, from a server that was not asked to stream, at once."""
