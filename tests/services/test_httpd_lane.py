@@ -14,10 +14,16 @@ from multiprocessing.connection import Connection
 
 import pytest
 import uvloop
+from starlette.requests import Request
+from starlette.responses import Response
 
-from penstock.httpd import Access, DirectReply, DirectRequest, DirectRoute, Scope, Token, bind, routed, router, serve_app
+from penstock.httpd import Access, DirectReply, DirectRequest, DirectRoute, Scope, Token, bind, routed, router, scoped, serve_app
 
 TOKENS = (Token(value="writes", scopes=frozenset({Scope.PRODUCE})), Token(value="looks", scopes=frozenset({Scope.VIEW})))
+
+
+async def by_app(request: Request) -> Response:
+    return Response(b"app " + await request.body())
 
 
 def serve(pipe: Connection) -> None:
@@ -46,9 +52,13 @@ def serve(pipe: Connection) -> None:
             DirectRoute(method="POST", path="/task", answer=by_task, needs=Scope.PRODUCE),
             DirectRoute(method="POST", path="/now", answer=lambda request: DirectReply(request.body), needs=Scope.PRODUCE),
         ]
+        some = DirectRoute(
+            method="POST", path="/some", answer=lambda request: DirectReply(b"lane"), needs=None, takes=lambda body: not body.startswith(b"other")
+        )
+        app = router([*(routed(route) for route in direct), scoped("/some", by_app, None, methods=["POST"])])
         listener = bind("127.0.0.1", 0)
         pipe.send(listener.getsockname()[1])
-        await serve_app(router([routed(route) for route in direct]), Access(tokens=TOKENS), listener, direct=direct)
+        await serve_app(app, Access(tokens=TOKENS), listener, direct=[*direct, some])
 
     uvloop.run(run())
 
@@ -160,3 +170,21 @@ def test_many_connections_are_answered_side_by_side(server: Server) -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize("num_last", [0, 3], ids=["whole", "in parts"])
+def test_what_the_lane_does_not_take_goes_to_the_app_also_behind_a_head_that_is_known(server: Server, num_last: int) -> None:
+    answers = []
+    with contextlib.closing(server.connect()) as connection, contextlib.closing(server.connect()) as other:
+        connection.connect()
+        for body in (b"one", b"two", b"other", b"three", b"others"):
+            message = b"POST /some HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer writes\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            connection.sock.sendall(message[: len(message) - num_last])
+            # Once another is answered, the server has seen what was sent before.
+            ask(other, "/now", b"")
+            assert take(other) == (200, b"")
+            connection.sock.sendall(message[len(message) - num_last :])
+            answer = http.client.HTTPResponse(connection.sock, method="POST")
+            answer.begin()
+            answers.append(answer.read())
+    assert answers == [b"lane", b"lane", b"app other", b"lane", b"app others"]
