@@ -216,7 +216,7 @@ class Conversation:
 
     def _prompt_point(self, event: Replied, at: int, planned: Prompt | None) -> Point:
         base = None if event.parent is None else self.points[event.parent]
-        if base is not None and base.choice is None and not event.messages:
+        if base is not None and base.choice is None and event.shared == len(base.messages) and not event.messages:
             return base
         shared = 0 if base is None else event.shared
         if planned is not None:

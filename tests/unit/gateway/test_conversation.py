@@ -59,27 +59,31 @@ def replayed(template: ChatTemplate, events: list[Replied]) -> Conversation:
     return conversation
 
 
-def live(template: ChatTemplate) -> tuple[Conversation, list[Replied]]:
-    """Requests that overlap, repeat, fork and differ in nothing but their tools."""
-    conversation, events = Conversation(template), []
+def live(template: ChatTemplate) -> tuple[Conversation, list[Replied], dict[str, list[int]]]:
+    """Requests that overlap, repeat, fork, leave out the last message and differ in nothing but their tools; and, by reply, the tokens that were asked."""
+    conversation, events, asked = Conversation(template), [], {}
 
-    def apply(event: Replied) -> None:
+    def apply(prompt: Prompt, *texts: str) -> None:
+        event = answer(template, prompt, *texts)
         conversation.apply(event, len(events))
         events.append(event)
+        asked.update(dict.fromkeys(texts, prompt.ids.tolist()))
 
-    apply(answer(template, conversation.prompt((user("one"),)), "first", "other"))
+    apply(conversation.prompt((user("one"),)), "first", "other")
     one = (user("one"), said("first"))
     overlapping = [conversation.prompt((*one, user("two"))), conversation.prompt((*one, user("three")))]
     for prompt, text in zip(overlapping, ("second", "third"), strict=True):
-        apply(answer(template, prompt, text))
+        apply(prompt, text)
     for prompt, text in zip([conversation.prompt((*one, user("four"))) for _ in range(2)], ("seventh", "eighth"), strict=True):
-        apply(answer(template, prompt, text))
+        apply(prompt, text)
     again = (*one, user("three"))
     with_tools, without = conversation.prompt(again, [TOOL]), conversation.prompt(again)
-    apply(answer(template, with_tools, "fourth"))
-    apply(answer(template, without, "fifth"))
-    apply(answer(template, conversation.prompt((user("one"), said("edited"), user("two"))), "sixth"))
-    return conversation, events
+    apply(with_tools, "fourth")
+    apply(without, "fifth")
+    apply(conversation.prompt((user("one"), said("edited"), user("two"))), "sixth")
+    apply(conversation.prompt((user("alone"), user("beside"))), "ninth")
+    apply(conversation.prompt((user("alone"),)), "tenth")
+    return conversation, events, asked
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,7 @@ def live(template: ChatTemplate) -> tuple[Conversation, list[Replied]]:
         (user("one"), said("first"), user("three"), said("fifth"), user("more")),
         (user("one"), said("edited"), user("two"), said("sixth"), user("more")),
         (user("one"), said("first"), user("four"), said("eighth"), user("more")),
+        (user("alone"), said("tenth"), user("more")),
         (user("else"),),
     ],
 )
@@ -99,7 +104,7 @@ def live(template: ChatTemplate) -> tuple[Conversation, list[Replied]]:
 def test_a_prompt_is_the_same_whether_the_session_was_held_or_comes_from_its_journal(
     template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Json, ...]
 ) -> None:
-    conversation, events = live(template)
+    conversation, events, _ = live(template)
     held, found = conversation.prompt(messages, tools), replayed(template, events).prompt(messages, tools)
     assert held.ids.tolist() == found.ids.tolist()
     assert (held.tools, held.parent, held.shared, held.keep, held.digests) == (found.tools, found.parent, found.shared, found.keep, found.digests)
@@ -108,14 +113,14 @@ def test_a_prompt_is_the_same_whether_the_session_was_held_or_comes_from_its_jou
 
 
 def test_the_trace_is_the_same_and_may_be_made_again(template: ChatTemplate) -> None:
-    conversation, events = live(template)
+    conversation, events, _ = live(template)
     first = encode_msgpack(recorded(conversation).recorder.trace())
     assert encode_msgpack(recorded(conversation).recorder.trace()) == first
     assert encode_msgpack(recorded(replayed(template, events)).recorder.trace()) == first
 
 
 def test_every_reply_is_recorded_once_behind_its_own_prompt(template: ChatTemplate) -> None:
-    conversation, _ = live(template)
+    conversation, _, asked = live(template)
     made = recorded(conversation)
     trace = made.recorder.trace()
     for point in conversation.points:
@@ -127,6 +132,4 @@ def test_every_reply_is_recorded_once_behind_its_own_prompt(template: ChatTempla
         while segment.parent is not None:
             segment = trace.segments[segment.parent]
             path.append(segment.ids)
-        prompt = np.concatenate(path[::-1])
-        assert len(prompt) == point.keep
-        assert template.decode(prompt).endswith("<|im_start|>assistant\n")
+        assert np.concatenate(path[::-1]).tolist() == asked[point.choice.text]
