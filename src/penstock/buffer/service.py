@@ -128,9 +128,10 @@ class BufferService:
     ) -> None:
         """`now` is the store's clock, `store_clock` if not given."""
         self.now = now or store_clock()
-        self._heard_at = self.now()
         self._line = Line(self._noticed)
         self.buffer = Buffer(store, self.now, on_batch=on_batch, at_turn_end=self._line.at_turn_end)
+        # Loaded, it has begun every deadline anew.
+        self._heard_at = self.now()
         self.work = WorkDesk(self.now)
         """Enrichment work in the hands of others."""
         self._expire_seconds = expire_seconds

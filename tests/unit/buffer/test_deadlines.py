@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request as HttpRequest
+from starlette.types import Message
 
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.intake import read_items
 from penstock.buffer.compat.state import CompatState
 from penstock.buffer.compat.writing import Request, WriteDesk
+from penstock.buffer.routes import learning
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
+from penstock.errors import ConflictError
 from penstock.ledger.work import WorkRequest
 from penstock.types import Laws, LeaseRequest, Payload, Purpose, RolloutRecord, RolloutStatus
 
@@ -103,3 +107,27 @@ async def test_a_silence_that_the_buffer_made_ends_no_group_of_items(tmp_path: P
         assert state.time_out() == []
         watched.look_for(1.0)
         assert [group.reason for group in state.time_out()] == ["timeout"]
+
+
+async def take_term(service: BufferService, owner: str) -> None:
+    """As a learner asks for it."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": f'{{"owner": "{owner}", "checkpoint": 0}}'.encode(), "more_body": False}
+
+    route = next(operation for operation in learning.OPERATIONS if operation.path.endswith("/term"))
+    await route.call(service, HttpRequest({"type": "http", "method": "POST", "headers": [], "path_params": {"run": "run"}}, receive))
+
+
+async def test_a_learner_is_not_replaced_for_not_having_been_heard(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    service = watched.service
+    async with service.running():
+        await service.told(lambda buffer: buffer.open_run("run", Laws(), "weights"))
+        await take_term(service, "first")
+        # Who asks is heard before anybody has looked at the deadlines again.
+        watched.at += 3600.0
+        with pytest.raises(ConflictError, match="belongs to first"):
+            await take_term(service, "second")
+        watched.look_for(Laws().term_seconds)
+        await take_term(service, "second")

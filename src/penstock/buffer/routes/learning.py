@@ -18,6 +18,8 @@ from penstock.wire import check_id, encode_msgpack, join_items
 async def _take_term(service: BufferService, request: Request) -> Response:
     run, wanted = run_of(request), await body_of(request, api.TakeTerm)
     owner = check_id(wanted.owner, "owner")
+    # The term of another may be over only because nobody could be heard.
+    service.catch_up()
     return reply(await service.told(lambda buffer: buffer.take_term(run, owner, wanted.checkpoint, resume=wanted.resume, replaces=wanted.replaces)))
 
 
