@@ -72,9 +72,11 @@ async def test_what_is_wrong_is_told(process: Process) -> None:
     async with BufferClient(process.url, "run") as client:
         await client.open_run(Laws(), "00")
     foreign = JournalEntry(run="another", episode="e", index=0, body=b"1")
+    far = JournalEntry(run="run", episode="e", index=2**64 - 1, body=b"1")
     for body, kind, status in (
         (join_items([encode_msgpack(foreign)]), "application/msgpack", 422),
         (join_items([encode_json(foreign)], "json"), "application/json", 422),
+        (join_items([encode_msgpack(far)]), "application/msgpack", 422),
         (join_items([b"x"]), "application/msgpack", 422),
         (b"\xc1", "application/msgpack", 400),
         (b"{", "application/json", 400),

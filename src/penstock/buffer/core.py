@@ -342,6 +342,8 @@ class Buffer:
         # Only what these can meet is looked at, and what they follow: an episode may be long, and its entries come one by one.
         firsts: dict[str, int] = {}
         for entry in entries:
+            if entry.index >= 2**53:
+                raise InvalidError(f"index: must fit in 53 bits, got {entry.index}")
             firsts[entry.episode] = min(entry.index, firsts.get(entry.episode, entry.index))
         tails = {episode: {found.index: found.body for found in self.store.journal(run, episode, max(0, first - 1))} for episode, first in firsts.items()}
         for entry in entries:

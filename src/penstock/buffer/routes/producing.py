@@ -149,6 +149,7 @@ async def _append_journal(service: BufferService, request: Request) -> Response:
     if not items:
         await check_run(service, run)
         known = len(service.buffer.store.journal(run, episode))
+        await service.settled()
         if first > known:
             raise InvalidError(f"index: the journal of {episode} has {known} entries, so the next is {known}, not {first}")
         return reply(api.JournalLength(entries=known))
@@ -176,6 +177,8 @@ async def _journal(service: BufferService, request: Request) -> Response:
     run, episode, form = run_of(request), id_of(request, "episode"), accepted(request, "msgpack", "json")
     await check_run(service, run)
     entries = await asyncio.to_thread(service.buffer.store.journal, run, episode)
+    # The last of them may have been on their way to the disk.
+    await service.settled()
     if form == "msgpack":
         return msgpack_reply(join_items([entry.body for entry in entries]))
     for entry in entries:
