@@ -97,7 +97,7 @@ async def test_what_a_function_does_wrong_is_told_for_its_group_alone(tmp_path: 
     functions = """
 def normalize_group_data(group):
     if group[0] == "raises":
-        raise KeyError("score")
+        raise ValueError("no score\\nin 'this'")
     if group[0] == "nan":
         group[1][0]["reward"] = float("nan")
     if group[0] == "text":
@@ -117,7 +117,7 @@ def normalize_group_data(group):
     start = "hook_error:normalize_group_data: "
     assert [one and one.removeprefix(start) for one in told] == [
         None,
-        "KeyError: 'score'",
+        "ValueError: no score\nin 'this'",
         "ValueError: Out of range float values are not JSON compliant",
         None,
         "the reward of an item must be a number or None, it is 'high'",
@@ -126,9 +126,9 @@ def normalize_group_data(group):
         "the process is gone (exit 5)",
         None,
     ]
-    # In the log, too: a group that was dropped tells no more than the function's name.
+    # In the log, too, on one line: a group that was dropped tells no more than the function's name.
     (line,) = (record.message for record in caplog.records if "6 of 9 times" in record.message)
-    assert "normalize_group_data of generator" in line and "KeyError: 'score'" in line
+    assert "normalize_group_data of generator" in line and r"ValueError: no score\nin 'this'" in line
 
 
 async def test_a_function_that_hangs_is_given_up_and_its_process_replaced(tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ class GeneratorHooks:
         faults = [answer for answer in answers if isinstance(answer, HookFault)]
         if faults:
             wrong = f"{faults[0].hook} of generator {self._found.task_type} failed {len(faults)} of {len(answers)} times"
-            log.warning("%s, the first time by %s; its output is in %s", wrong, faults[0].message, self._log_file.name)
+            # The message may quote an item, so it is shown as one line, whatever is in it.
+            log.warning("%s, the first time by %r; its output is in %s", wrong, faults[0].message, self._log_file.name)
         return answers
 
     async def _each(self, hook: HookName, groups: Sequence[ItemGroup], request: Mapping[str, Any]) -> list[Any]:
