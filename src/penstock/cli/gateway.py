@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.cli.looking import token_of
 from penstock.cli.speaking import speak
-from penstock.errors import ConfigError
 
 
 def gateway(
@@ -43,7 +43,7 @@ def gateway(
 
     speak()
     given = {"max_sessions": max_sessions, "session_seconds": session_seconds, "idle_seconds": idle_seconds, "reply_seconds": reply_seconds}
-    token = _token(token_file)
+    token = token_of(token_file)
     config = GatewayConfig(
         engines=tuple(server_root("--engine", url) for url in engine),
         model=model,
@@ -63,12 +63,3 @@ def gateway(
         token=token,
     )
     serve_gateway(config)
-
-
-def _token(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file: {path} cannot be read: {error.strerror}") from None

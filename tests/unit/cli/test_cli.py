@@ -201,3 +201,10 @@ def test_a_token_file_of_a_client_may_be_the_servers_own(tmp_path: Path) -> None
     file.write_text("")
     with pytest.raises(ConfigError, match="names no token"):
         token_of(file)
+
+
+def test_a_gateway_whose_token_file_names_no_token_is_not_open_to_all(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("# none yet\n")
+    words = ("--engine", "http://127.0.0.1:1", "--buffer", "http://127.0.0.1:2", "--model", str(tmp_path), "--token-file", str(tmp_path / "tokens"))
+    code, line = refused("gateway", *words)
+    assert (code, "names no token" in line) == (2, True)
