@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+from _report import process_cpu_seconds
+
 _PEER = Path(__file__).parent / "_buffer_peer.py"
 _SETTINGS = {"group-size": 8, "group-timeout-seconds": 1e8, "archive-after-seconds": 1e8}
 """Nothing but what is measured happens: no group times out, none is moved meanwhile."""
@@ -40,9 +41,8 @@ class Server:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all its threads so far, in the kernel's ticks."""
-        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        """CPU time of all its threads so far."""
+        return process_cpu_seconds(self._child.pid)
 
     @property
     def resident_bytes(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 
+from _report import process_cpu_seconds
 from penstock.buffer.client import BufferClient
 from penstock.types import Laws
 
@@ -38,11 +39,6 @@ def server(directory: Path, name: str, *words: str) -> Iterator[tuple[str, int]]
     finally:
         process.kill()
         process.wait()
-
-
-def process_cpu_seconds(pid: int) -> float:
-    """User and system time of a process, to the nanosecond: the clock that `clock_getcpuclockid` names."""
-    return time.clock_gettime(~pid << 3 | 2)
 
 
 async def gateway_cpu_seconds(engine_url: str, directory: Path, rounds: int) -> float:

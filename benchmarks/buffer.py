@@ -43,7 +43,7 @@ def main() -> None:
 def figures(scratch: Path, *, quick: bool) -> Iterator[Result]:
     rounds = 3 if quick else 7
     yield from limits(scratch, rounds)
-    yield from writing(scratch / "writing", rounds)
+    yield from writing(scratch / "writing", 4 * rounds)
     yield native_batches(scratch / "native", rounds)
     yield from open_groups(scratch / "open", rounds, count=20_000 if quick else 100_000)
     yield reading(scratch / "reading", 3, groups=2_000 if quick else 10_000)
@@ -84,7 +84,8 @@ def writing(scratch: Path, rounds: int) -> Iterator[Result]:
     with our_server(scratch / "ours") as ours, peer_server(scratch / "peer") as peer:
         for turn in range(rounds + 1):
             bodies = list(items(turn * groups, groups))
-            for name, server in (("ours", ours), ("peer", peer)):
+            sides = (("ours", ours), ("peer", peer))
+            for name, server in sides if turn % 2 else reversed(sides):
                 cpu_seconds, seconds = _sent(server, bodies)
                 # The first round warms up.
                 if turn:
@@ -92,14 +93,17 @@ def writing(scratch: Path, rounds: int) -> Iterator[Result]:
                 if turn and server is ours:
                     walls.append(len(bodies) / seconds)
     value, beside = (statistics.median(per_cpu_second[name]) for name in ("ours", "peer"))
-    yield against("compatible writes of 2 kB, 32 clients, per server CPU second", value, "writes", peer=PEER, peer_value=beside, goal=1.5, more_is_better=True)
+    # Round by round: the machine is faster in one than in another.
+    ratio = statistics.median(ours / peer for ours, peer in zip(per_cpu_second["ours"], per_cpu_second["peer"], strict=True))
+    name = "compatible writes of 2 kB, 32 clients, per server CPU second"
+    yield against(name, value, "writes", peer=PEER, peer_value=beside, goal=1.5, ratio=ratio)
     yield at_least("compatible writes of 2 kB, 32 clients, durable", statistics.median(walls), "writes/s", goal=2_000)
 
 
 def native_batches(scratch: Path, rounds: int) -> Result:
-    """Rollouts of 2 kB as msgpack, 64 in a request."""
+    """Rollouts of 2 kB as msgpack, 64 in a request: four requests of each of 32 clients in a round, one after the other."""
     scratch.mkdir()
-    groups, rates = 200, []
+    groups, rates = 1024, []
     with our_server(scratch / "ours") as server:
         laws = {"credit_groups": 10**9}
         server.ask("/v1/runs/bench", json.dumps({"laws": laws, "initial_digest": "0" * 32}).encode())

@@ -11,14 +11,13 @@ import os
 import statistics
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import cast
 
 import uvloop
 from starlette.types import ASGIApp
 
 from _buffer_load import NUM_CLIENTS, send_all
-from _report import against, arguments, report
+from _report import against, arguments, process_cpu_seconds, report
 from penstock.httpd import Access, DirectReply, DirectRequest, DirectRoute, Scope, bind, routed, router, serve_app
 
 BODY = b"x" * 2048
@@ -85,12 +84,6 @@ def _child(name: str, descriptor: int, _: Connection) -> None:
     SERVERS[name](descriptor)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Of a whole process, the kernel's part included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measured(rounds: int, requests: int) -> dict[str, float]:
     """CPU microseconds of the server per request, by server: the medians over rounds in which each has its turn."""
     context = multiprocessing.get_context("fork")
@@ -107,10 +100,10 @@ def measured(rounds: int, requests: int) -> dict[str, float]:
     for number in range(rounds + 1):
         for name, child in children.items():
             assert child.pid is not None
-            before = cpu_seconds(child.pid)
+            before = process_cpu_seconds(child.pid)
             send_all(ports[name], "/echo", bodies if number else bodies[:2000], clients=NUM_CLIENTS)
             if number:
-                costs[name].append((cpu_seconds(child.pid) - before) / requests * 1e6)
+                costs[name].append((process_cpu_seconds(child.pid) - before) / requests * 1e6)
     for child in children.values():
         child.terminate()
         child.join()

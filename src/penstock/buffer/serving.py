@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 
 import uvloop
@@ -23,6 +24,9 @@ from penstock.httpd.operations import direct_of
 from penstock.process.garbage import collect_seldom
 
 STORE_FILE = "store.sqlite"
+_SWITCH_SECONDS = 0.0005
+"""How long the event loop goes on when the store's writer wants to. The writer needs the interpreter only for a moment between two statements, and by
+default it waits for it ten times as long, with all who wait for its commit."""
 """Name of the store in the buffer's directory."""
 
 
@@ -51,6 +55,7 @@ async def _serve(config: BufferConfig) -> None:
     ):
         # Groups that wait are many and free of cycles; to look through them again and again is a tenth of a write, and more of a read.
         collect_seldom()
+        sys.setswitchinterval(_SWITCH_SECONDS)
         direct = (*app.direct, *direct_of(OPERATIONS, service))
         await serve_app(app, config.access, listener, port_file=config.port_file, direct=direct, shapes=app.shapes)
 

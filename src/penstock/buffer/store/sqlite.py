@@ -66,7 +66,7 @@ from penstock.types import (
 
 R = TypeVar("R")
 _FLUSH_SECONDS = 60.0
-_ENOUGH_TO_SEND = 512
+_ENOUGH_TO_SEND = 128
 """Payloads that are worth a commit of their own: the writer begins with them while what comes after them is decided."""
 
 
