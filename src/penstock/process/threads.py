@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.errors import InfraError
+
 T = TypeVar("T")
 
 MOST_AT_ONCE = 64
@@ -77,10 +79,10 @@ class Threads(ThreadPoolExecutor):
             call.future.add_done_callback(partial(self._left, call))
             try:
                 threading.Thread(target=_run, args=(call,), name=self._name, daemon=True).start()
-            except RuntimeError as error:  # no thread to be had
+            except RuntimeError as error:  # which the call has not raised: it was not made
                 with _lock:
                     call.is_over = True
-                call.future.set_exception(error)
+                call.future.set_exception(InfraError(f"the worker has no thread for a call: {error}"))
 
     def _next(self) -> _Call | None:
         with _lock:
