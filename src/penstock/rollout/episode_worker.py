@@ -21,7 +21,7 @@ from penstock.rollout.config import ActorConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.episode import finished
 from penstock.rollout.judging import Judge
-from penstock.rollout.play import Failed, Play
+from penstock.rollout.play import Failed, Play, usable
 from penstock.rollout.policy import Action, AgentPolicy
 from penstock.rollout.seeds import derived_seed
 from penstock.rollout.setting import Setting, Ticket
@@ -161,9 +161,10 @@ class _HookedPlay(Play):
             raise Failed("env_error", str(error), RolloutStatus.ENV_ERROR) from error
         except Exception as error:  # of a method that was overridden
             raise Failed("env_raised", f"the action raised {type(error).__name__}: {error}") from error
-        if execution.observation.info.get("critical_error"):
-            raise Failed("env_raised", f"the action had a critical error: {execution.observation.info['critical_error']}")
-        return execution.observation
+        observation = usable("_execute_action_in_environment", execution.observation)
+        if observation.info.get("critical_error"):
+            raise Failed("env_raised", f"the action had a critical error: {observation.info['critical_error']}")
+        return observation
 
     def check_termination(self, action: Action, observation: Observation) -> str:
         assert self._execution is not None, "an action is executed before anybody asks what came of it"

@@ -90,7 +90,7 @@ class Play:
     async def execute(self, action: Action) -> Observation:
         """What the environment makes of an action."""
         reply = Reply(text=action.message.content, tool_calls=action.message.tool_calls, truncated=action.truncated)
-        return _usable("step", await self._from_env("step", lambda: self._env.step(reply)))
+        return usable("env.step", await self._from_env("step", lambda: self._env.step(reply)))
 
     def check_termination(self, action: Action, observation: Observation) -> str:
         """Why the episode ends after this turn; empty if it goes on."""
@@ -153,7 +153,7 @@ class Play:
             self._waits.close()
 
     async def _opened(self) -> Observation:
-        observation = _usable("open", await self._from_env("open", lambda: self._env.open(self.problem, self.ticket.env_seed)))
+        observation = usable("env.open", await self._from_env("open", lambda: self._env.open(self.problem, self.ticket.env_seed)))
         if observation.done:
             raise Failed("env_error", "the environment was done before the first step", RolloutStatus.ENV_ERROR)
         self._tools = tuple(observation.tools)
@@ -246,15 +246,15 @@ class Play:
         return int(self._clock.now() * 1000)
 
 
-def _usable(verb: str, observation: Observation) -> Observation:
+def usable(giver: str, observation: Observation) -> Observation:
     """What an environment gave, if it has the form of an observation. Raises `Failed`."""
     if not isinstance(observation, Observation):
-        raise Failed("env_raised", f"env.{verb} gave {type(observation).__name__} in place of an Observation")
+        raise Failed("env_raised", f"{giver} gave {type(observation).__name__} in place of an Observation")
     messages, info = observation.messages, observation.info
     if not isinstance(messages, (tuple, list)) or not all(isinstance(message, Message) for message in messages):
-        raise Failed("env_raised", f"env.{verb} gave an Observation whose messages are no tuple of Message: {messages!r:.80}")
+        raise Failed("env_raised", f"{giver} gave an Observation whose messages are no tuple of Message: {messages!r:.80}")
     if not isinstance(info, (dict, Mapping)):
-        raise Failed("env_raised", f"env.{verb} gave an Observation whose info is no mapping: {info!r:.80}")
+        raise Failed("env_raised", f"{giver} gave an Observation whose info is no mapping: {info!r:.80}")
     return observation
 
 

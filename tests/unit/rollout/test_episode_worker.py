@@ -270,10 +270,11 @@ def _raising(*_: Any) -> Any:
     [
         ("_execute_action_in_environment", _raising, "raised KeyError: 'mine'"),
         ("_execute_action_in_environment", lambda *_: None, "must return an Execution, or information, text and messages; got None"),
+        ("_execute_action_in_environment", lambda *_: ({}, "", [{"role": "tool", "content": "3"}]), "whose messages are no tuple of Message"),
         ("_execute_action_in_environment", lambda *_: ({"critical_error": "no disk"}, "", []), "critical error: no disk"),
         ("_check_termination", _raising, "_check_termination raised KeyError: 'mine'"),
     ],
-    ids=["action raises", "action returns nothing", "critical error", "check raises"],
+    ids=["action raises", "action returns nothing", "messages are dicts", "critical error", "check raises"],
 )
 async def test_an_overridden_method_that_fails_costs_the_episode(template_of: Templates, method: str, does: Callable[..., Any], told: str) -> None:
     async def executes(*arguments: Any) -> Any:
