@@ -98,7 +98,7 @@ class Leases:
         return found
 
     def groups(self, lease: dict[str, Any]) -> list[dict[str, Any]]:
-        """Its groups in order: `group` has their facts, `rollouts` what their members did."""
+        """Its groups in order: `group` has their facts, `rollouts` what their members did. One whose bytes are damaged or gone has none; `damaged` says why."""
         return list(ask(f"{self._url}/{quote(lease['lease'])}/groups?consumer={quote(self._consumer)}"))
 
     def renew(self, lease: str) -> None:
