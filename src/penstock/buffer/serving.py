@@ -24,10 +24,10 @@ from penstock.httpd.operations import direct_of
 from penstock.process.garbage import collect_seldom
 
 STORE_FILE = "store.sqlite"
+"""Name of the store in the buffer's directory."""
 _SWITCH_SECONDS = 0.0005
 """How long the event loop goes on when the store's writer wants to. The writer needs the interpreter only for a moment between two statements, and by
 default it waits for it ten times as long, with all who wait for its commit."""
-"""Name of the store in the buffer's directory."""
 
 
 def serve_buffer(config: BufferConfig) -> None:
