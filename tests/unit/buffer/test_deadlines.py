@@ -17,7 +17,7 @@ from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
 from penstock.errors import ConflictError
 from penstock.ledger.work import WorkRequest
-from penstock.types import Laws, LeaseRequest, Payload, Purpose, RolloutRecord, RolloutStatus
+from penstock.types import Laws, LeaseRequest, Payload, Purpose, RolloutRecord, RolloutStatus, RunRecord
 
 EXPIRE_SECONDS = 0.5
 
@@ -131,3 +131,17 @@ async def test_a_learner_is_not_replaced_for_not_having_been_heard(tmp_path: Pat
             await take_term(service, "second")
         watched.look_for(Laws().term_seconds)
         await take_term(service, "second")
+
+
+async def test_the_time_that_a_store_takes_to_load_is_no_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    at = [1000.0]
+
+    class Slow(SqliteStore):
+        def runs(self) -> tuple[RunRecord, ...]:
+            at[0] += 60.0
+            return super().runs()
+
+    service = BufferService(Slow(tmp_path / "store.sqlite"), expire_seconds=EXPIRE_SECONDS, max_waiting=8, now=lambda: at[0])
+    async with service.running():
+        service.catch_up()
+    assert caplog.text == ""
