@@ -248,6 +248,9 @@ def test_rewards_have_names_belong_to_turns_or_to_the_whole_and_are_never_made_u
     for wrong in (b'{"reward": NaN}', b'{"reward": 1e999}', b'{"reward": "1"}', b'{"reward": true}', b'{"reward": null}', b"{}", b'{"rewards": {"a b": 1}}'):
         status, told = stage.call("POST", f"{path}/reward", wrong)
         assert status == 422, (wrong, told)
+    for where in ({}, {"turn": 0}):
+        status, told = stage.call("POST", f"{path}/reward", {"rewards": {"huge": 1e308, "more": 1e308}, **where})
+        assert status == 422, (where, told)
     assert stage.call("POST", f"{path}/reward", {"turn": "chatcmpl-other", "reward": 1.0})[0] == 404
     assert stage.call("POST", f"{path}/reward", {"turn": 0, "reward": 0.25}) == (200, {"rewards": {}, "turns": {first.id: 0.25}})
     assert stage.call("POST", f"{path}/reward", {"turn": 1, "rewards": {"style": 0.5}})[1]["turns"] == {first.id: 0.25, second.id: 0.5}

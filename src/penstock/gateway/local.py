@@ -112,7 +112,7 @@ class AgentHost:
                 return _failed("agent_timeout", f"the agent did not return within {seconds:g} s")
             if session.limit_hit:
                 return _failed(session.limit_hit, f"the agent raised {type(error).__name__} at a limit: {error}", RolloutStatus.ENV_ERROR)
-            kind = "reward" if isinstance(error, _NoReward) else "agent_raised"
+            kind = "reward" if isinstance(error, (_NoReward, InvalidError)) else "agent_raised"
             return _failed(kind, str(error) if kind == "reward" else f"the agent raised {type(error).__name__}: {error}")
         metadata = {"end": session.limit_hit or "agent"}
         return Ended(status=RolloutStatus.TRUNCATED if session.limit_hit else RolloutStatus.OK, metadata=metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class ReplyReward:
     @property
     def value(self) -> float:
         """As a whole."""
-        return math.fsum(self.parts.values()) if self.own is None else self.own
+        return _sum(self.parts.values()) if self.own is None else self.own
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,18 +49,20 @@ class Rewards:
         reply.own = reply.own if event.own is None else event.own
 
     def after(self, event: Rewarded) -> Rewards:
-        """As they would be."""
+        """As they would be. Raises `InvalidError` if they add up to more than a number can be."""
         made = Rewards(
             total=dict(self.total), by_reply={number: ReplyReward(own=reply.own, parts=dict(reply.parts)) for number, reply in self.by_reply.items()}
         )
         made.apply(event)
+        for given in (made.total, *(reply.parts for reply in made.by_reply.values())):
+            _sum(given.values())
         return made
 
     def named(self, kept: AbstractSet[int]) -> dict[str, float]:
         """The rewards of the rollout, by name. Those of replies count only if nothing was said about the whole."""
         if self.total or not self.by_reply:
             return dict(self.total)
-        return {TURNS: math.fsum(reward.value for number, reward in sorted(self.by_reply.items()) if number in kept)}
+        return {TURNS: _sum(reward.value for number, reward in sorted(self.by_reply.items()) if number in kept)}
 
 
 def abandoned(conversation: Conversation, repeats: Repeats) -> dict[int, str]:
@@ -94,6 +96,8 @@ class Verdict:
     failure: str | None
     error: str | None
     rewards: Mapping[str, float]
+    reward: float | None
+    """Their sum; None for a failure."""
     kept: frozenset[int]
     """Replies that count, by point."""
     abandoned: Mapping[int, str]
@@ -101,7 +105,7 @@ class Verdict:
 
 
 def verdict(opened: Opened, conversation: Conversation, rewards: Rewards, ended: Ended, *, trainable_policy: str) -> Verdict:
-    """Look at a session without changing it. Raises `InvalidError` if it has no reward and should have one."""
+    """Look at a session without changing it. Raises `InvalidError` if it has no reward, or none that is a number, and should have one."""
     points = conversation.points
     reasons = abandoned(conversation, opened.manner.repeats)
     kept = frozenset(point.number for point in points if point.choice is not None and point.number not in reasons)
@@ -113,7 +117,8 @@ def verdict(opened: Opened, conversation: Conversation, rewards: Rewards, ended:
     total = rewards.named(kept) if status.usable else {}
     if status.usable and not total:
         raise InvalidError("the session has no reward: give it one (POST .../reward, or `reward` here), or end it with a status that says what failed")
-    return Verdict(status=status, failure=failure, error=error, rewards=total, kept=kept, abandoned=reasons)
+    reward = _sum(total.values()) if status.usable else None
+    return Verdict(status=status, failure=failure, error=error, rewards=total, reward=reward, kept=kept, abandoned=reasons)
 
 
 def rollout_of(opened: Opened, conversation: Conversation, rewards: Rewards, ended: Ended, *, trainable_policy: str) -> Rollout:
@@ -134,7 +139,7 @@ def rollout_of(opened: Opened, conversation: Conversation, rewards: Rewards, end
         rollout_uid=slot.uid,
         trace=made.recorder.trace(),
         status=found.status,
-        reward=math.fsum(found.rewards.values()) if found.status.usable else None,
+        reward=found.reward,
         rewards=found.rewards,
         failure=found.failure,
         metadata=_metadata(opened, ended, found),
@@ -153,3 +158,10 @@ def _kept(attempt: list[Point]) -> list[Point]:
 
 def _versions(point: Point) -> tuple[VersionRun, ...]:
     return point.choice.versions if point.choice is not None else ()
+
+
+def _sum(rewards: Iterable[float]) -> float:
+    try:
+        return math.fsum(rewards)
+    except OverflowError:
+        raise InvalidError("rewards: they add up to more than a number can be") from None

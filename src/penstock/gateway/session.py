@@ -107,11 +107,13 @@ class Session:
     ) -> None:
         """Keep what happens, a reward before the end, with what it means for the list of sessions; then let it happen.
 
-        Raises `ConflictError` if the session has ended, or if somebody else serves it, too.
+        Raises `ConflictError` if the session has ended, or if somebody else serves it, too; `InvalidError` if its rewards would be more than a number can be.
         """
         async with self._appending:
             if self.ended is not None and stored is None:
                 raise ConflictError(f"the session has ended ({self.ended.status})")
+            if rewarded is not None:
+                self.rewards.after(rewarded)  # what is kept could not be taken back
             at = self._now()
             first = [] if rewarded is None else [Event(at=at, rewarded=rewarded)]
             others = [] if replied is None and ended is None and stored is None else [Event(at=at, replied=replied, ended=ended, stored=stored)]

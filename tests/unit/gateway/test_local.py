@@ -121,6 +121,7 @@ async def asks_until_refused(problem: Problem, base_url: str) -> float:
         (gives(None), RolloutStatus.INFRA_ERROR, "reward"),
         (gives({}), RolloutStatus.INFRA_ERROR, "reward"),
         (gives({"a b": 1.0}), RolloutStatus.INFRA_ERROR, "reward"),
+        (gives({"a": 1e308, "b": 1e308}), RolloutStatus.INFRA_ERROR, "reward"),
         (gives(RuntimeError("boom \ud800")), RolloutStatus.INFRA_ERROR, "agent_raised"),
         (gives(SystemExit(1)), RolloutStatus.INFRA_ERROR, "agent_raised"),
         (gives(asyncio.CancelledError()), RolloutStatus.INFRA_ERROR, "agent_raised"),
