@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from penstock.buffer.core import StoredGroup
+from penstock.buffer.stored import StoredGroup
 from penstock.errors import ConflictError, CorruptError, FencedError, InfraError, PenstockError, UnknownError, WeightsError
 from penstock.ledger import Ledger, Recorded, Wait
 from penstock.types import CutRequest, Outcome, Plan, TermRecord, Version

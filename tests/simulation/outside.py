@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from penstock import ledger as law
-from penstock.buffer.core import Pending, StoredGroup
+from penstock.buffer.core import Pending
 from penstock.buffer.store.places import spread
 from penstock.buffer.store.protocol import Store
+from penstock.buffer.stored import StoredGroup
 from penstock.errors import ConflictError, FencedError, ForbiddenError, StoreError, UnknownError
 from penstock.ledger import Ledger
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading, enough

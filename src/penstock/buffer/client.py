@@ -18,8 +18,8 @@ from yarl import URL
 
 from penstock.buffer import api
 from penstock.buffer.checks.findings import Finding, Findings
-from penstock.buffer.core import StoredGroup
 from penstock.buffer.intake import decode_annotation, decode_rollout
+from penstock.buffer.stored import StoredGroup
 from penstock.buffer.story import Story
 from penstock.errors import (
     ConflictError,

@@ -16,10 +16,10 @@ from typing import Generic, TypeVar
 from penstock import ledger as law
 from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
+from penstock.buffer.stored import FoundGroup, StoredGroup, find, with_bytes
 from penstock.errors import ConflictError, CorruptError, InputError, InvalidError, LimitError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger, arrivals, arriving
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
-from penstock.ledger.groups import content_digest
 from penstock.types import (
     AnnotationRecord,
     CheckpointRecord,
@@ -29,7 +29,6 @@ from penstock.types import (
     Laws,
     LeaseRecord,
     LeaseRequest,
-    MemberState,
     Payload,
     Plan,
     Purpose,
@@ -52,26 +51,6 @@ class Pending(Generic[T]):
     durable: Future[None]
     changed: bool
     """Whether anything is different now for those who wait."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundGroup:
-    """The records of a group: usable members by slot, annotations."""
-
-    group: GroupRecord
-    rollouts: tuple[RolloutRecord, ...]
-    annotations: tuple[AnnotationRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredGroup:
-    """A group as it is kept: usable members by slot, annotations, and the bytes of both."""
-
-    group: GroupRecord
-    rollouts: tuple[tuple[RolloutRecord, Payload], ...]
-    annotations: tuple[tuple[AnnotationRecord, Payload], ...]
-    damaged: str | None = None
-    """Why its content cannot be had; then there is none."""
 
 
 class Buffer:
@@ -365,21 +344,11 @@ class Buffer:
         group = self.ledger(run).find_group(self.store, group_id)
         if group is None:
             raise UnknownError(f"no group {group_id}")
-        accepted = {member.uid for member in self.store.members(run, group_id) if member.state is MemberState.ACCEPTED}
-        rollouts = tuple(rollout for rollout in self.store.rollouts(run, group_id) if rollout.uid in accepted and rollout.status.usable)
-        annotations = tuple(self.store.annotations(run, group_id))
-        if digest is not None and content_digest(rollouts, annotations) != digest:
-            raise CorruptError(f"group {group_id} no longer holds what was planned (digest {digest})")
-        return FoundGroup(group=group, rollouts=rollouts, annotations=annotations)
+        return find(self.store, group, digest)
 
     def opened(self, found: FoundGroup) -> StoredGroup:
         """A group that was found, with its bytes. On any thread: they may lie in a file of the archive."""
-        run = found.group.run
-        return StoredGroup(
-            group=found.group,
-            rollouts=tuple((rollout, self.store.payload(run, rollout.uid)) for rollout in found.rollouts),
-            annotations=tuple((known, self.store.payload(run, known.uid)) for known in found.annotations),
-        )
+        return with_bytes(self.store, found)
 
     def _load(self) -> None:
         for run in self.store.runs():

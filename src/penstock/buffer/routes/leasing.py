@@ -10,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.buffer import api
-from penstock.buffer.core import Buffer, StoredGroup
+from penstock.buffer.core import Buffer
 from penstock.buffer.exporting import annotation_json, rollout_json
 from penstock.buffer.routes.reading import RUN, accepted, body_of, check_name, check_query, check_wait, id_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
+from penstock.buffer.stored import StoredGroup
 from penstock.errors import CorruptError, FencedError, ForbiddenError, InvalidError, UnknownError
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query

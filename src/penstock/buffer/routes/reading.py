@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from penstock.buffer.core import Buffer, StoredGroup
+from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
+from penstock.buffer.stored import StoredGroup
 from penstock.errors import InvalidError, MediaTypeError
 from penstock.httpd.operations import Query
 from penstock.types import PlannedGroup
