@@ -133,3 +133,13 @@ def test_every_reply_is_recorded_once_behind_its_own_prompt(template: ChatTempla
             segment = trace.segments[segment.parent]
             path.append(segment.ids)
         assert np.concatenate(path[::-1]).tolist() == asked[point.choice.text]
+
+
+def test_every_message_of_a_prompt_is_marked_at_its_own_tokens(template: ChatTemplate) -> None:
+    conversation, _, _ = live(template)
+    trace = recorded(conversation).recorder.trace()
+    asked = [mark for mark in trace.marks if mark.message.role == "user"]
+    assert len(asked) > 3
+    for mark in asked:
+        text = template.decode(np.concatenate([segment.ids for segment in trace.segments[mark.start : mark.stop]]))
+        assert text == mark.message.content
