@@ -27,6 +27,8 @@ from penstock.inference.service import load_template
 from penstock.inference.weights import served_from_digest, served_from_model
 from penstock.types import InferenceMetadata, SamplerFacts, Usage
 
+_BYTES_PER_FLOAT = 4
+
 
 class LocalEngine:
     """One set of weights, for as long as it lives. Used from one event loop.
@@ -47,6 +49,7 @@ class LocalEngine:
         )
         self._awaited: dict[Request, asyncio.Future[Choice]] = {}
         self._computing: asyncio.Task[None] | None = None
+        self._most_tokens = 0
 
     @classmethod
     def load(
@@ -82,6 +85,20 @@ class LocalEngine:
     def sampled_tokens(self) -> int:
         """Since it was made."""
         return self._engine.counters.sampled_tokens
+
+    @property
+    def cache_bytes(self) -> int:
+        """What its caches have come to take so far, with what they take for moments while they grow."""
+        return self._cache_bytes(self._most_tokens)
+
+    @property
+    def most_cache_bytes(self) -> int:
+        """What they may come to take."""
+        limits = self._engine.limits
+        return self._cache_bytes(limits.kv_tokens + limits.prefix_tokens)
+
+    def _cache_bytes(self, num_tokens: int) -> int:
+        return 2 * num_tokens * self._engine.served.weights.architecture.kv_floats_per_token * _BYTES_PER_FLOAT
 
     async def complete(self, wanted: Continuation, *, deadline_seconds: float | None = None) -> Reply:
         """See `InferenceClient.complete`. Any number of requests may wait."""
@@ -123,6 +140,7 @@ class LocalEngine:
             except Exception as error:
                 self._fail(f"the engine failed: {type(error).__name__}: {error}")
                 raise
+            self._most_tokens = max(self._most_tokens, self._engine.reserved_tokens + self._engine.kept_prefix_tokens)
             for choice in choices:
                 awaited = self._awaited.get(choice.request)
                 # One that was cancelled a moment ago is still here until its task has run.

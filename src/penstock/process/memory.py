@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.process.identity import family
@@ -20,16 +21,25 @@ def held_bytes(pid: int) -> int:
     return sum(sum(_status(member, _HELD)) for member in family(pid))
 
 
-def limit_growth(num_bytes: int) -> None:
-    """Let this process, and each that it starts, ask for so much memory more than it has now: beyond it Python raises `MemoryError`.
+@contextlib.contextmanager
+def limited_growth(num_bytes: int) -> Iterator[None]:
+    """Let this process, and each that it starts, ask for so much memory more than it has now, for the time of a block: beyond it Python raises `MemoryError`.
 
     A lower limit that is there already stays.
     """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = sum(_status(None, ("VmData",))) + num_bytes
+    if soft == resource.RLIM_INFINITY or limit < soft:
+        _limit_data(limit, hard)
+    try:
+        yield
+    finally:
+        _limit_data(soft, hard)
+
+
+def _limit_data(soft: int, hard: int) -> None:
     with contextlib.suppress(ValueError, OSError):
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        if soft == resource.RLIM_INFINITY or limit < soft:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _status(pid: int | None, names: tuple[str, ...]) -> list[int]:

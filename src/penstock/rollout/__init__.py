@@ -6,7 +6,7 @@
 - `task`, `episode_worker`: `RLRolloutWorker`, episodes of one task with their steps.
 - `judging`, `rewards`: reward functions of users, in processes of their own.
 - `servers`: the least loaded of several. `dispatch`, `writing`, `worker`: the process that keeps many episodes in flight.
-- `waking`, `blocking`, `bounds`: a worker that finds no server, one whose event loop is held up, and one that holds too much.
+- `waking`, `blocking`, `bounds`: a worker that finds no server, one whose event loop is held up, and one that holds too much (evaluations, too).
 - `evaluate`: held-out problems under one pinned version.
 
 `penstock worker` starts a worker.

@@ -75,7 +75,7 @@ class EnvConfig:
     """Episodes in flight in each of them."""
     memory_mb: int = 4096
     """Memory of each of these processes, with what its environments have started. One that comes to hold more ends its episodes as infrastructure failures,
-    and is started again; an environment that asks for much more at once gets a `MemoryError`."""
+    and is started again; an environment that asks for much more at once gets a `MemoryError`. In an evaluation it is what may come on top of the model."""
     fraction: float | None = None
     """Share of credits and of the batch; environments without one divide the rest."""
     latency_seconds: float = 0.0

@@ -6,6 +6,7 @@ Called by `penstock eval` and by the children that evaluate a run. Nothing here 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,15 @@ from typing import Literal
 from penstock.buffer.api import OpenGroup
 from penstock.buffer.client import BufferClient
 from penstock.chat import ChatTemplate
-from penstock.errors import ConfigError
+from penstock.clock import SystemClock
+from penstock.errors import ConfigError, ProcessError
 from penstock.inference.client import Sampler
 from penstock.metrics import Mean, Record, named
 from penstock.problems import Position, Split, group_id
+from penstock.process.memory import held_bytes
 from penstock.process.threads import use_threads
 from penstock.rollout.agents import AgentHost, EvalAgents
+from penstock.rollout.bounds import Bounds, Own
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.dialogue import Prompts
 from penstock.rollout.engine_policy import EnginePolicy
@@ -100,7 +104,8 @@ async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = No
     """Evaluate one version. With `buffer`, the episodes are stored there too, as groups of purpose `eval`, which are never cut.
 
     Greedy replies and the engine's seeds are fixed, so the same weights give the same result. Raises `ConfigError` or `WeightsError` if the model or
-    its weights cannot be had. `agents` runs the environment's agent, if it names one.
+    its weights cannot be had, `ProcessError` if the environment comes to hold more memory than it may. `agents` runs the environment's agent, if it
+    names one.
     """
     if config.env.agent is not None and agents is None:
         raise ConfigError(f"envs.{config.environment}.agent: agents are evaluated by `penstock eval`, not by this process")
@@ -127,7 +132,10 @@ async def evaluate(config: EvaluationConfig, *, buffer: BufferClient | None = No
             for manner, temperature in rounds.temperatures.items():
                 host = agents(config.env, prompts.template, engine, replace(config.actor, temperature=temperature))
                 rounds.hosts[manner] = await stack.enter_async_context(host)
-        await rounds.play()
+        # Measured with the model in memory: its environments have as much on top of it as they have in a worker.
+        held = held_bytes(os.getpid())
+        own = Own(most=engine.most_cache_bytes, needed=lambda: held + engine.cache_bytes)
+        await _play_within(Bounds("evaluation", {config.environment: config.env.memory_mb}, own), rounds)
     if buffer is not None:
         with AcksLog(acks) as log:
             await _store(rounds, config, buffer, Writer(buffer, log))
@@ -227,6 +235,24 @@ class _Rounds:
         if host is not None:
             return await host.play(ticket, problem)
         return await run_episode(ticket, problem, self._supply.env(), self._settings[place.manner])
+
+
+async def _play_within(bounds: Bounds, rounds: _Rounds) -> None:
+    """Play all episodes, unless a bound is broken before. What was played by then is given up: a mean over a part of the problems is another one."""
+    with bounds.hold():
+        playing, watching = asyncio.create_task(rounds.play()), asyncio.create_task(bounds.broken(SystemClock()))
+        try:
+            await asyncio.wait({playing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done() or playing.exception() is not None:
+                # Who asks for memory when there is none left need not be who took it: the engine fails of it, too.
+                trouble = watching.result() if watching.done() else bounds.trouble()
+                if trouble is not None:
+                    raise ProcessError(trouble.sentence)
+            await playing
+        finally:
+            playing.cancel()
+            watching.cancel()
+            await asyncio.gather(playing, watching, return_exceptions=True)
 
 
 def eval_environment(name: str) -> str:

@@ -78,8 +78,8 @@ async def run_worker(*configs: WorkerConfig, agents: AgentHosts | None = None) -
             stack.callback(slow.close)
             desks.append(Desk(config, client, writer, supply, setting, reporter, slow, host))
         stack.enter_context(ended_if_blocked(first.actor.block_seconds, [desk.setting.running for desk in desks]))
-        bounds = Bounds(configs)
-        bounds.begin()
+        bounds = Bounds("worker", {config.environment: config.env.memory_mb for config in configs})
+        stack.enter_context(bounds.hold())
         if await _done_before(one_awake(first.servers, desks[0].clock), stop):
             await run_desks(desks, bounds, stop)
 

@@ -86,16 +86,16 @@ asyncio.run(main())
 def test_that_there_is_no_thread_for_a_call_is_not_taken_for_what_the_call_raised() -> None:
     program = """
 from penstock.errors import InfraError
-from penstock.process.memory import limit_growth
+from penstock.process.memory import limited_growth
 from penstock.process.threads import Threads
 
-limit_growth(1 << 20)  # less than the stack of a thread
 threads = Threads(1)
-for _ in range(2):
-    try:
-        threads.submit(int, "7").result(20)
-    except InfraError as error:
-        print(error)
+with limited_growth(1 << 20):  # less than the stack of a thread
+    for _ in range(2):
+        try:
+            threads.submit(int, "7").result(20)
+        except InfraError as error:
+            print(error)
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout
     assert said == 2 * "the worker has no thread for a call: can't start new thread\n"

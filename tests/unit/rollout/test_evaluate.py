@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from penstock.chat import ChatTemplate
 from penstock.envs import Observation, Reply, Rewards
-from penstock.errors import ConfigError, EnvError, InfraError, InvalidError, WeightsError
+from penstock.errors import ConfigError, EnvError, InfraError, InvalidError, ProcessError, WeightsError
 from penstock.inference.client import Continuation
 from penstock.inference.local import LocalEngine
 from penstock.metrics import MemorySink, Metrics
@@ -143,6 +144,43 @@ async def test_failed_episodes_are_tried_again_or_counted_and_never_a_reward(mod
     assert ParityEnv.flaky_openings == 2 + 4
     sound = await evaluate(config(model[0], env=EnvConfig(kind=f"{__name__}:ParityEnvironment", params={"names": ["a", "flaky"]})))
     assert result.greedy == sound.greedy
+
+
+class GreedyEnv(ParityEnv):
+    """Keeps 16 MB of each try at the problem `kept`, until it is a little too much; of the problem `huge` it wants far more at once."""
+
+    kept: ClassVar[list[bytearray]] = []
+
+    async def open(self, problem: Problem, seed: int) -> Observation:
+        if problem.id == "huge":
+            bytearray(1 << 40)
+        if problem.id == "kept" and len(GreedyEnv.kept) < 9:
+            GreedyEnv.kept.append(bytearray(16 << 20))
+        return await super().open(problem, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyEnvironment(ParityEnvironment):
+    def make(self) -> GreedyEnv:
+        return GreedyEnv()
+
+
+async def test_an_environment_that_asks_for_too_much_memory_fails_its_episode_only(model: tuple[Path, Any]) -> None:
+    env = EnvConfig(kind=f"{__name__}:GreedyEnvironment", params={"names": ["a", "huge"]}, memory_mb=128)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    result = await evaluate(config(model[0], env=env, eval=EvalConfig(samples=1, max_retries=0)))
+    assert result.errors == {"env_raised": 2}
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+async def test_an_environment_that_leaks_ends_the_evaluation_with_what_it_may_hold(model: tuple[Path, Any]) -> None:
+    leaking = EnvConfig(kind=f"{__name__}:GreedyEnvironment", params={"names": ["kept"] * 1000}, memory_mb=128)
+    try:
+        with pytest.raises(ProcessError, match=r"the evaluation holds \d+ MB of memory, and may hold \d+ MB \(\d+ for itself, and envs\.parity\.memory_mb\)"):
+            await evaluate(config(model[0], env=leaking, eval=EvalConfig(problems=1000, concurrency=2)))
+        assert len(GreedyEnv.kept) == 9
+    finally:
+        GreedyEnv.kept.clear()
 
 
 async def test_weights_that_are_not_there_are_told(model: tuple[Path, Any], tmp_path: Path) -> None:
