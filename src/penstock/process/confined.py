@@ -1,7 +1,7 @@
 """Processes that run code nobody vouches for: no secrets in their environment, no network where the system allows, a session of their own, on a leash.
 
-What they may use of memory is for the program to limit before it loads that code, what they may use of time for the parent to watch: `Child.kill` ends
-everything in the session.
+What they may use of memory, and that they write nothing where their mounts are their own, is for the program to see to before it loads that code; what they
+may use of time is for the parent to watch: `Child.kill` ends everything in the session.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Confinement(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     """No network, nothing can be written, other processes cannot be seen."""
     UNSHARE = "unshare"
-    """No network, other processes cannot be seen."""
+    """No network, mounts of its own, other processes cannot be seen."""
     NO_NETWORK = "unshare --net"
-    """No network."""
+    """No network, and mounts of its own where the system allows that."""
     NONE = "rlimits"
     """Only limits on what it may use."""
 
@@ -51,7 +51,7 @@ _WRAPPERS: Mapping[Confinement, tuple[tuple[str, ...], ...]] = {
         ("setpriv", "--pdeathsig", "KILL", "unshare", *words, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
         for words in ((), ("--map-root-user",))
     ),
-    Confinement.NO_NETWORK: (("unshare", "--net", "--"), ("unshare", "--net", "--map-root-user", "--")),
+    Confinement.NO_NETWORK: tuple(("unshare", "--net", *words, "--") for words in (("--mount",), ("--mount", "--map-root-user"), (), ("--map-root-user",))),
 }
 
 
@@ -80,6 +80,14 @@ async def start_confined(words: Sequence[str]) -> tuple[Child, asyncio.StreamWri
     assert process.stdin is not None
     assert process.stdout is not None
     return Child(process), process.stdin, process.stdout
+
+
+def own_mounts() -> str:
+    """Names the mounts that this process sees; a process that sees the same ones must leave them alone. Empty where the system has no such name."""
+    try:
+        return str(Path("/proc/self/ns/mnt").readlink())
+    except OSError:
+        return ""
 
 
 def set_niceness(child: Child, nice: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -85,6 +88,22 @@ def connect(port: str) -> float:
         return 1.0
 
 
+def write(path: str) -> float:
+    return float(Path(path).write_text("x"))
+
+
+def make_writable_and_write(path: str) -> float:
+    libc = ctypes.CDLL(None, use_errno=True)
+    attributes = struct.pack("QQQQ", 0, 1, 0, 0)  # a mount that is read-only no more
+    libc.syscall(ctypes.c_long(442), ctypes.c_long(-100), b"/", ctypes.c_long(0x8000), attributes, ctypes.c_size_t(len(attributes)))
+    return write(path)
+
+
+def use_a_lock() -> float:
+    with multiprocessing.Lock():
+        return 1.0
+
+
 def environment() -> float:
     return float(any("SECRET" in name for name in os.environ))
 
@@ -117,6 +136,9 @@ COMMANDS: dict[str, Any] = {
     "child": leave_a_child,
     "stdin": read_stdin,
     "connect": connect,
+    "write": write,
+    "remount": make_writable_and_write,
+    "lock": use_a_lock,
     "secret": environment,
     "processes": lambda: float(len([path for path in Path("/proc").iterdir() if path.name.isdecimal()])),
 }

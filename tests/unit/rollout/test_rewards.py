@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -151,6 +152,20 @@ async def test_there_is_no_network_where_the_system_allows_it() -> None:
                 return
             with pytest.raises(InfraError, match=r"ConnectionRefusedError|Network is unreachable"):
                 await question
+
+
+async def test_nothing_can_be_written_where_the_system_allows_it(tmp_path: Path) -> None:
+    file = tmp_path / "written"
+    async with pool_of() as pool:
+        assert (await judged(pool, "lock")).total == 1.0
+        if pool.confinement is Confinement.NONE or tuple(map(int, platform.release().split(".")[:2])) < (5, 12):
+            assert (pool.can_write, (await judged(pool, f"write {file}")).total) == (True, 1.0)
+            return
+        for command in ("write", "remount"):
+            with pytest.raises(InfraError, match="Read-only file system"):
+                await judged(pool, f"{command} {file}")
+        assert not pool.can_write
+    file.write_text("the mounts of others are as they were")
 
 
 async def test_hanging_calls_do_not_hold_up_the_others() -> None:

@@ -1,7 +1,7 @@
 """The program in which a user's reward function runs. Started by its path, without the rest of penstock, so that it is there at once.
 
-On stdin and stdout: frames of four bytes of length and JSON. First what to load and what it may use, answered by `{"ready": true}` or `{"failed": ...}`;
-then one question after another, each answered by a value or what failed. What the function prints goes nowhere.
+On stdin and stdout: frames of four bytes of length and JSON. First what to load and what it may use, answered by `{"ready": true, "writes": ...}` (whether it
+could write files) or `{"failed": ...}`; then one question after another, each answered by a value or what failed. What the function prints goes nowhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any, BinaryIO
 LONGEST_ANSWER_BYTES = 1 << 20
 FACTS = frozenset({"problem_id", "environment", "task", "status", "num_steps"})
 """What a function may ask for beside messages and ground truth, by the names of its parameters."""
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+_CAPABILITY_VERSION, _NUM_CAPABILITIES = 0x20080522, 64
 _MOST_ROUNDS = 100
 
 
@@ -39,12 +41,13 @@ def main() -> None:
     if hello is None:
         return
     _confine(hello)
+    writes = not os.statvfs("/").f_flag & os.ST_RDONLY
     try:
         function = _load(hello["function"], hello["path"])
     except BaseException as error:
         _write(answers, {"failed": _sentence(error)})
         return
-    _write(answers, {"ready": True})
+    _write(answers, {"ready": True, "writes": writes})
     while (question := _read(questions)) is not None:
         answer = _answered(function, question)
         _write(answers, answer)
@@ -58,6 +61,8 @@ def _confine(hello: dict[str, Any]) -> None:
     parent = os.environ.pop("PENSTOCK_PARENT", None)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
+        if hello["mounts"] not in ("", str(Path("/proc/self/ns/mnt").readlink())):  # those of the parent are left alone
+            _let_nothing_be_written(libc)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if hello["checks_parent"] and parent is not None and os.getppid() != int(parent):
@@ -66,6 +71,22 @@ def _confine(hello: dict[str, Any]) -> None:
     for name, value in limits.items():
         with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system has every limit, and none can be raised
             resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def _let_nothing_be_written(libc: ctypes.CDLL) -> None:
+    """For a process whose mounts are its own: files can only be read, but for shared memory of its own, and it gives up the power to change that.
+
+    Where the kernel does not know the call (Linux before 5.12), or bubblewrap was there before, nothing happens to the mounts.
+    """
+    read_only = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    size = ctypes.c_size_t(len(read_only))
+    if libc.syscall(ctypes.c_long(_MOUNT_SETATTR), ctypes.c_long(_AT_FDCWD), b"/", ctypes.c_long(_AT_RECURSIVE), read_only, size) == 0:
+        # Locks and queues of `multiprocessing` live there.
+        libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), b"size=64m")
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    for capability in range(_NUM_CAPABILITIES):
+        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24))
 
 
 def _load(target: str, path: list[str]) -> Any:

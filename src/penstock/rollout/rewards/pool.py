@@ -16,7 +16,7 @@ from typing import Self
 
 from penstock.errors import ConfigError, InfraError
 from penstock.process.child import Child
-from penstock.process.confined import Confinement, confinement, set_niceness, start_confined
+from penstock.process.confined import Confinement, confinement, own_mounts, set_niceness, start_confined
 from penstock.process.identity import is_computing
 from penstock.rollout.config import EnvConfig
 from penstock.rollout.judging import Judgement, read_judgement
@@ -57,6 +57,8 @@ class RewardPool:
         self._num_waiting = 0
         self._idle: list[_Caller] = []
         self._all: set[_Caller] = set()
+        self.can_write = True
+        """Whether the function could write files; known once a process was started."""
 
     @property
     def confinement(self) -> Confinement:
@@ -66,7 +68,8 @@ class RewardPool:
     async def __aenter__(self) -> Self:
         """Start one process, so that a function that cannot be loaded is told at once. Raises `ConfigError`."""
         self._idle.append(await self._started())
-        log.info("rewards by %s, kept in by %s", self._config.function, self.confinement)
+        holes = ", which lets it write files" if self.can_write else ""
+        log.info("rewards by %s, kept in by %s%s", self._config.function, self.confinement, holes)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -148,6 +151,7 @@ class RewardPool:
             "memory_bytes": config.memory_mb << 20,
             "file_bytes": _FILE_BYTES,
             "checks_parent": not self.confinement.hides_processes,
+            "mounts": own_mounts(),
         }
         # Isolated: neither the working directory nor variables decide what is imported first.
         caller = _Caller(*await start_confined([sys.executable, "-I", os.fspath(_PROGRAM)]))
@@ -156,6 +160,7 @@ class RewardPool:
             answer = await caller.ask(hello, config.load_seconds)
             if "ready" not in answer:
                 raise ConfigError(f"the reward function {config.function} cannot be loaded: {answer.get('failed')}")
+            self.can_write = answer.get("writes") is not False
         except InfraError as error:
             await self._ended(caller)
             raise ConfigError(f"the reward function {config.function} cannot be loaded: {error}") from error
