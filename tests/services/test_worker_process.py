@@ -20,13 +20,16 @@ from tests.unit.rollout.stub_engine import StubEngine
 
 from penstock.buffer import api
 from penstock.buffer.client import BufferClient
-from penstock.chat import write_byte_tokenizer
-from penstock.errors import InvariantError
+from penstock.chat import ChatTemplate, write_byte_tokenizer
+from penstock.errors import InvariantError, LimitError
+from penstock.inference.client import Placing
 from penstock.metrics import read_jsonl
-from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
+from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig, WorkerConfig
+from penstock.rollout.episode import Ticket
 from penstock.rollout.running import read_views
+from penstock.rollout.worker import run_worker
 from penstock.rollout.writing import AcksLog, Writer
-from penstock.types import CutRequest, Laws, Rollout, RolloutStatus, Trace
+from penstock.types import CutRequest, Laws, Problem, Rollout, RolloutStatus, Trace
 from penstock.wire import decode_msgpack, parse_json
 
 SECONDS = 40.0
@@ -228,6 +231,36 @@ async def test_a_worker_whose_session_is_over_begins_another(stage: Stage, clien
         await client.open_run(Laws(credit_tokens=5000, session_seconds=2.0), "0" * 32)
         await until(lambda status: ready(status) >= 20, client, worker)
     assert "is over, its episodes are dropped" in stage.log()
+
+
+class BrokenHost:
+    async def play(self, ticket: Ticket, problem: Problem) -> Rollout:
+        raise LimitError(f"no place for {ticket.uid}")
+
+
+@contextlib.asynccontextmanager
+async def broken_agents(config: WorkerConfig, template: ChatTemplate, placing: Placing) -> AsyncIterator[BrokenHost]:
+    yield BrokenHost()
+
+
+async def test_a_host_of_agents_that_breaks_costs_its_episodes_and_not_the_worker(stage: Stage, client: BufferClient) -> None:
+    await open_run(client)
+    env = EnvConfig(kind="sort", concurrency=8, agent="mine:run")
+    config = WorkerConfig(
+        buffer_url=stage.url,
+        run="run",
+        servers=(stage.engine.url,),
+        model=stage.directory / "model",
+        environment="digits",
+        env=env,
+        metrics=stage.directory / "m",
+    )
+    working = asyncio.create_task(run_worker(config, agents=broken_agents))
+    await until(lambda status: any("too_few" in state for found in status.environments.values() for state in found.groups), client)
+    assert not working.done()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert sum(line.get("rollout/digits/errors/unforeseen", 0) for line in read_jsonl(stage.directory / "m")) >= 4
 
 
 async def test_a_rollout_that_the_buffer_refuses_is_stored_as_a_failure_and_its_slot_is_free(stage: Stage, client: BufferClient) -> None:

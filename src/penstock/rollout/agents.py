@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -10,8 +11,10 @@ from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError
 from penstock.inference.client import Placing, Sampler
 from penstock.rollout.config import ActorConfig, EnvConfig, WorkerConfig
-from penstock.rollout.episode import Ticket
+from penstock.rollout.episode import Ticket, failed_rollout
 from penstock.types import Problem, Rollout
+
+log = logging.getLogger(__name__)
 
 
 class AgentHost(Protocol):
@@ -27,6 +30,15 @@ AgentHosts = Callable[[WorkerConfig, ChatTemplate, Placing], AbstractAsyncContex
 
 EvalAgents = Callable[[EnvConfig, ChatTemplate, Sampler, ActorConfig], AbstractAsyncContextManager[AgentHost]]
 """The same for an evaluation, which samples in its own process and says so in the actor's settings."""
+
+
+async def play_with(host: AgentHost, ticket: Ticket, problem: Problem) -> Rollout:
+    """Have an agent play, and give the rollout of it, even if its host breaks its promise to: that costs this episode, and not all those beside it."""
+    try:
+        return await host.play(ticket, problem)
+    except Exception as error:
+        log.exception("%s failed in a way of its own", ticket.uid)
+        return failed_rollout(ticket, problem.id, "unforeseen", f"{type(error).__name__}: {error}")
 
 
 def hosts_of(config: WorkerConfig, hosts: AgentHosts | None) -> AgentHosts | None:

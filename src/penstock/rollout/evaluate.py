@@ -25,7 +25,7 @@ from penstock.metrics import Mean, Record, named
 from penstock.problems import Position, Split, group_id
 from penstock.process.memory import held_bytes
 from penstock.process.threads import use_threads
-from penstock.rollout.agents import AgentHost, EvalAgents
+from penstock.rollout.agents import AgentHost, EvalAgents, play_with
 from penstock.rollout.bounds import Bounds, Own
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
 from penstock.rollout.dialogue import Prompts
@@ -233,7 +233,7 @@ class _Rounds:
         )
         host = self.hosts.get(place.manner)
         if host is not None:
-            return await host.play(ticket, problem)
+            return await play_with(host, ticket, problem)
         return await run_episode(ticket, problem, self._supply.env(), self._settings[place.manner])
 
 

@@ -13,7 +13,7 @@ from penstock.buffer.client import BufferClient
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidError, StoreError, UnknownError
 from penstock.process.points import reach
-from penstock.rollout.agents import AgentHost
+from penstock.rollout.agents import AgentHost, play_with
 from penstock.rollout.bounds import Trouble
 from penstock.rollout.config import WorkerConfig
 from penstock.rollout.dispatch import Dispatcher
@@ -181,7 +181,7 @@ class Life:
             rollout = failed_rollout(ticket, slot.problem_id, "problem", told)
         else:
             agents = self._desk.agents
-            playing = agents.play(ticket, problem) if agents else run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)
+            playing = play_with(agents, ticket, problem) if agents else run_episode(ticket, problem, self._desk.supply.env(), self._desk.setting)
             waits_for, steps = ("the agent", None) if agents else ("the worker", 0)
             with self._desk.setting.running.waiting(ticket.uid, waits_for, now=self._desk.clock.monotonic(), steps=steps):
                 rollout = await playing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +16,14 @@ import torch
 
 from penstock.chat import ChatTemplate
 from penstock.envs import Observation, Reply, Rewards
-from penstock.errors import ConfigError, EnvError, InfraError, InvalidError, ProcessError, WeightsError
-from penstock.inference.client import Continuation
+from penstock.errors import ConfigError, EnvError, InfraError, InvalidError, LimitError, ProcessError, WeightsError
+from penstock.inference.client import Continuation, Sampler
 from penstock.inference.local import LocalEngine
 from penstock.metrics import MemorySink, Metrics
 from penstock.models import keep_weights, model_tensors
 from penstock.problems import ListedProblems, Split
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig
+from penstock.rollout.episode import Ticket
 from penstock.rollout.evaluate import EvaluationConfig, evaluate
 from penstock.testing.inference import random_model, write_model
 from penstock.types import Message, Problem, Rollout
@@ -181,6 +184,22 @@ async def test_an_environment_that_leaks_ends_the_evaluation_with_what_it_may_ho
         assert len(GreedyEnv.kept) == 9
     finally:
         GreedyEnv.kept.clear()
+
+
+class BrokenHost:
+    async def play(self, ticket: Ticket, problem: Problem) -> Rollout:
+        raise LimitError(f"no place for {ticket.uid}")
+
+
+@asynccontextmanager
+async def broken_agents(env: EnvConfig, template: ChatTemplate, sampler: Sampler, actor: ActorConfig) -> AsyncIterator[BrokenHost]:
+    yield BrokenHost()
+
+
+async def test_a_host_of_agents_that_breaks_costs_its_episodes_and_not_the_evaluation(model: tuple[Path, Any]) -> None:
+    env = EnvConfig(kind=f"{__name__}:ParityEnvironment", agent="mine:run")
+    result = await evaluate(config(model[0], env=env, eval=EvalConfig(problems=2, samples=1, max_retries=1)), agents=broken_agents)
+    assert (result.errors, result.greedy) == ({"unforeseen": 4}, None)
 
 
 async def test_weights_that_are_not_there_are_told(model: tuple[Path, Any], tmp_path: Path) -> None:
