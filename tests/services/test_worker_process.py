@@ -24,6 +24,7 @@ from penstock.chat import ChatTemplate, write_byte_tokenizer
 from penstock.errors import InvariantError, LimitError
 from penstock.inference.client import Placing
 from penstock.metrics import read_jsonl
+from penstock.process.identity import identify
 from penstock.rollout.config import ActorConfig, EnvConfig, EvalConfig, WorkerConfig
 from penstock.rollout.episode import Ticket
 from penstock.rollout.running import read_views
@@ -396,6 +397,7 @@ async def test_a_slow_episode_is_named_in_the_log_and_in_the_file_that_status_re
         (view,) = read_views(stage.directory / "workers", time.time())
         assert (view.worker, view.in_flight, {episode.waits_for for episode in view.slowest}) == ("w", 8, {"a reply"})
         assert all(episode.uid.startswith("digits:train/0/") for episode in view.slowest)
+        assert view.process == identify(worker.pid)
         assert await stopped(worker) == 0, stage.log()
     assert list((stage.directory / "workers").iterdir()) == []
 

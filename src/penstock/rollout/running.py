@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 
 from penstock.clock import Clock
+from penstock.process.identity import ProcessId, identify, process_table
 
 log = logging.getLogger(__name__)
 
 MOST_SHOWN = 5
 """Episodes in a worker's file, and in what `penstock status` shows of all workers together."""
 STALE_SECONDS = 60.0
-"""A file that was written longer ago is that of a worker that is gone."""
+"""A file that was written longer ago is that of a worker that is gone, wherever it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,15 @@ class WorkerView:
     slowest: tuple[RunningEpisode, ...]
     written_at: float
     """Seconds since 1970."""
+    process: ProcessId | None = None
+    """The worker's own."""
+    process_table: str = ""
+    """Where that number means it."""
+
+    @property
+    def is_of_the_dead(self) -> bool:
+        """Whether the worker is known to be gone. Of one on another machine nobody here can tell."""
+        return self.process is not None and self.process_table == process_table() != "" and not self.process.is_alive
 
 
 class SlowReporter:
@@ -121,6 +131,7 @@ class SlowReporter:
 
     def __init__(self, running: Running, worker: str, path: Path | None, *, slow_seconds: float, clock: Clock) -> None:
         self._running, self._worker, self._path, self._slow_seconds, self._clock = running, worker, path, slow_seconds, clock
+        self._process, self._process_table = identify(os.getpid()), process_table()
 
     def tell(self) -> None:
         """To be called every second or so. One line of log at most, however many are slow."""
@@ -129,7 +140,14 @@ class SlowReporter:
         if slow:
             log.warning("%d more episodes are slower than %g s; the slowest of them is %s", len(slow), self._slow_seconds, slow[0])
         if self._path is not None:
-            view = WorkerView(worker=self._worker, in_flight=len(self._running), slowest=self._running.slowest(now), written_at=self._clock.now())
+            view = WorkerView(
+                worker=self._worker,
+                in_flight=len(self._running),
+                slowest=self._running.slowest(now),
+                written_at=self._clock.now(),
+                process=self._process,
+                process_table=self._process_table,
+            )
             with contextlib.suppress(OSError):  # a full disk must not end episodes because nobody can look at them
                 _write(self._path, view)
 
@@ -148,12 +166,12 @@ def _write(path: Path, view: WorkerView) -> None:
 
 
 def read_views(directory: Path, now: float) -> list[WorkerView]:
-    """What the workers of a run have written there lately. Files that cannot be read are left out."""
+    """What the workers of a run have written there lately. Files of workers that are gone, and those that cannot be read, are left out."""
     views = []
     for path in sorted(directory.glob("[!.]*.json")):
         with contextlib.suppress(OSError, msgspec.DecodeError):
             views.append(msgspec.json.decode(path.read_bytes(), type=WorkerView))
-    return [view for view in views if now - view.written_at <= STALE_SECONDS]
+    return [view for view in views if now - view.written_at <= STALE_SECONDS and not view.is_of_the_dead]
 
 
 def describe_slowest(views: Iterable[WorkerView], now: float) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +19,7 @@ from penstock.clock import SystemClock
 from penstock.envs import Observation, Reply
 from penstock.orchestrator.rundir import RunDir
 from penstock.orchestrator.state import Phase, RunState, write_state
-from penstock.process.identity import identify
+from penstock.process.identity import identify, process_table
 from penstock.rollout import ScriptedPolicy
 from penstock.rollout.episode import Setting, Ticket, run_episode
 from penstock.rollout.running import Running, RunningEpisode, SlowReporter, WorkerView, describe_slowest, read_views
@@ -77,10 +81,26 @@ def test_the_file_of_a_worker_is_there_while_it_works(tmp_path: Path) -> None:
         slow.tell()
     episode = RunningEpisode(uid="a", steps=0, waits_for="env.step", waited_seconds=3.0, age_seconds=3.0)
     (tmp_path / "workers" / "half.json").write_text("{")
-    assert read_views(tmp_path / "workers", 1004.0) == [WorkerView(worker="w", in_flight=1, slowest=(episode,), written_at=1003.0)]
+    (found,) = read_views(tmp_path / "workers", 1004.0)
+    assert (found.worker, found.in_flight, found.slowest, found.written_at) == ("w", 1, (episode,), 1003.0)
     assert read_views(tmp_path / "workers", 1064.0) == []  # of a worker that was killed
     slow.close()
     assert [path.name for path in (tmp_path / "workers").iterdir()] == ["half.json"]
+
+
+def test_the_file_of_a_worker_that_was_killed_is_known_at_once_to_be_that_of_the_dead(tmp_path: Path) -> None:
+    def write(name: str, **facts: Any) -> None:
+        found = WorkerView(worker=name, in_flight=0, slowest=(), written_at=1000.0, **facts)
+        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(found))
+
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    write("killed", process=identify(child.pid), process_table=process_table())
+    write("elsewhere", process=identify(child.pid), process_table="another machine")
+    write("unknown")
+    assert [found.worker for found in read_views(tmp_path, 1000.0)] == ["elsewhere", "killed", "unknown"]
+    child.kill()
+    child.communicate()
+    assert [found.worker for found in read_views(tmp_path, 1000.0)] == ["elsewhere", "unknown"]
 
 
 def view(worker: str, written_at: float, *ages_seconds: float) -> WorkerView:
