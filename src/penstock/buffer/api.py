@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.httpd.replies import ErrorFacts
 from penstock.ledger import Resume
 from penstock.types import (
     AnnotationRecord,
@@ -26,6 +25,7 @@ from penstock.types import (
     Version,
 )
 from penstock.types.frozen import quickly_made
+from penstock.wire.refusals import ErrorFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

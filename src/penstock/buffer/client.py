@@ -17,7 +17,7 @@ import aiohttp
 from yarl import URL
 
 from penstock.buffer import api
-from penstock.buffer.checks.findings import Finding, Findings
+from penstock.buffer.findings import Finding, Findings
 from penstock.buffer.intake import decode_annotation, decode_rollout
 from penstock.buffer.stored import StoredGroup
 from penstock.buffer.story import Story

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from penstock.buffer.archive.config import ArchiveConfig
 from penstock.buffer.compat.config import CompatConfig
+from penstock.buffer.size import check_max_bytes
 from penstock.errors import ConfigError
 from penstock.httpd import Access
-
-LEAST_STORE_BYTES = 1 << 20
-"""A smaller store would be full with its tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +46,3 @@ class BufferConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be 0 to 65535, got {self.port}")
         check_max_bytes(self.max_bytes)
-
-
-def check_max_bytes(max_bytes: int | None) -> None:
-    """Raise `ConfigError` for a store that could hold nothing."""
-    if max_bytes is not None and max_bytes < LEAST_STORE_BYTES:
-        raise ConfigError(f"max_bytes must be {LEAST_STORE_BYTES} or more, got {max_bytes}")

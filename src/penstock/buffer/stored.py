@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from penstock.buffer.store.protocol import Store
 from penstock.errors import CorruptError
 from penstock.ledger.groups import content_digest
 from penstock.types import AnnotationRecord, GroupRecord, MemberState, Payload, RolloutRecord
+
+if TYPE_CHECKING:  # clients read such groups, too, and have no store
+    from penstock.buffer.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

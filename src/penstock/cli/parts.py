@@ -132,7 +132,8 @@ def serve(
 ) -> None:
     """Serve a model with OpenAI's API."""
     from penstock.httpd import Access, read_tokens
-    from penstock.inference.config import EngineLimits, InferenceConfig
+    from penstock.inference.config import InferenceConfig
+    from penstock.inference.limits import EngineLimits
 
     speak()
     if not (model / "config.json").is_file():

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from penstock.httpd.operations import JSON, Body, Operation, Query
-from penstock.httpd.replies import ErrorReply
 from penstock.wire import kind_of
+from penstock.wire.refusals import ErrorReply
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 _ALWAYS = (401, 403, 408, 431, 503)

@@ -4,32 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 from penstock.errors import LimitError, MethodError, PenstockError, UnauthorizedError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorFacts:
-    """Why a request was refused."""
-
-    code: str
-    """A stable word for machines."""
-    message: str
-    """A sentence for people: names the field, the value and the way out."""
-    request_id: str
-    """Under which the server's log has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReply:
-    """The shape of every refusal."""
-
-    error: ErrorFacts
 
 
 def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -17,11 +17,11 @@ import torch
 from penstock.chat import ChatTemplate
 from penstock.errors import ConfigError, InfraError
 from penstock.inference.client import Continuation, Reply, ServedWeights
-from penstock.inference.config import EngineLimits
 from penstock.inference.engine.architecture import read_architecture
 from penstock.inference.engine.core import Engine, Served
 from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.sampling import Sampling
+from penstock.inference.limits import EngineLimits
 from penstock.inference.replies import reply_text
 from penstock.inference.service import load_template
 from penstock.inference.weights import served_from_digest, served_from_model

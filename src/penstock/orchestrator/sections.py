@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.buffer.archive.config import ArchiveConfig
-from penstock.buffer.config import check_max_bytes
+from penstock.buffer.size import check_max_bytes
 from penstock.errors import ConfigError
-from penstock.inference.config import EngineLimits
+from penstock.inference.limits import EngineLimits
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.inference.config import EngineLimits
 from penstock.inference.engine.architecture import Architecture, read_architecture
 from penstock.inference.engine.core import Engine, Served
 from penstock.inference.engine.packing import check_tensors, pack
 from penstock.inference.engine.requests import Choice, Request
 from penstock.inference.engine.sampling import Sampling
+from penstock.inference.limits import EngineLimits
 from penstock.models import model_tensors, weights_digest
 from penstock.testing.inference import random_model
 

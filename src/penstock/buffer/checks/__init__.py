@@ -4,7 +4,8 @@ Each check looks at one thing and gives what it looked at and what is wrong, a s
 share as little as possible with those that made them.
 """
 
-from penstock.buffer.checks.findings import Check, Finding, Findings, Held, Looked, finding
+from penstock.buffer.checks.findings import Check, Held, Looked, finding
 from penstock.buffer.checks.snapshot import CHECKS, check_run, check_store, snapshot
+from penstock.buffer.findings import Finding, Findings
 
 __all__ = ["CHECKS", "Check", "Finding", "Findings", "Held", "Looked", "check_run", "check_store", "finding", "snapshot"]

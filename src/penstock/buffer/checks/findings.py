@@ -1,4 +1,4 @@
-"""What came of looking into a promise."""
+"""How a promise is looked into."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.buffer.core import Buffer
+from penstock.buffer.findings import Finding
 from penstock.errors import PenstockError
 from penstock.ledger import Ledger
 
@@ -29,24 +30,6 @@ class Held:
 
 Check = Callable[[Held], Looked]
 H = TypeVar("H", bound=Held)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One promise that was looked into."""
-
-    promise: str
-    checked: str
-    """What was looked at, with how many."""
-    broken: tuple[str, ...] = ()
-    """What is wrong, a sentence each; empty if nothing is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """All that was looked into of a run."""
-
-    findings: tuple[Finding, ...]
 
 
 def finding(promise: str, check: Callable[[H], Looked], held: H) -> Finding:

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from penstock.buffer.checks.files import archived
-from penstock.buffer.checks.findings import Check, Finding, Held, finding
+from penstock.buffer.checks.findings import Check, Held, finding
 from penstock.buffer.checks.plans import fresh, named, planned, spent, used_once, whole
 from penstock.buffer.checks.records import conserved, journalled, leased, stored, undamaged, unmixed
 from penstock.buffer.core import Buffer
+from penstock.buffer.findings import Finding
 from penstock.buffer.store import SqliteStore
 from penstock.buffer.store._failures import store_error
 from penstock.errors import StoreError, UnknownError

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.buffer.service import BufferService
 from penstock.httpd import Scope
 from penstock.httpd.operations import Body, Operation, Query
-from penstock.httpd.replies import ErrorFacts
 from penstock.types import Json
+from penstock.wire.refusals import ErrorFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

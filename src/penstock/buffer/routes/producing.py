@@ -34,9 +34,9 @@ from penstock.errors import InputError, InvalidError, LimitError
 from penstock.httpd import DirectReply, DirectRequest, Scope, msgpack_reply, reply
 from penstock.httpd.direct import told
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
-from penstock.httpd.replies import ErrorFacts
 from penstock.types import JournalEntry, Rollout, SessionRecord
 from penstock.wire import check_id, decode_json, decode_msgpack, join_items, parse_json, split_items
+from penstock.wire.refusals import ErrorFacts
 
 MOST_SLOTS = 4096
 """Slots that one claim may ask for."""

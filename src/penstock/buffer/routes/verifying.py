@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.buffer.checks import check_store
-from penstock.buffer.checks.findings import Findings
+from penstock.buffer.findings import Findings
 from penstock.buffer.routes.reading import RUN, check_run, run_of
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore

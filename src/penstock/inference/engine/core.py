@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from penstock.errors import ConflictError, InvalidError
-from penstock.inference.config import EngineLimits
 from penstock.inference.engine.beginnings import Beginnings
 from penstock.inference.engine.decoding import DecodeAttention
 from penstock.inference.engine.forward import MIN_ROWS, forward, project
@@ -30,6 +29,7 @@ from penstock.inference.engine.requests import Choice, Finish, Request
 from penstock.inference.engine.rotary import rotations
 from penstock.inference.engine.sampling import Drawn, Randomness, draw
 from penstock.inference.engine.stops import Decode, num_tail_tokens, stop_in_tail
+from penstock.inference.limits import EngineLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
