@@ -30,6 +30,7 @@ from penstock.types import (
     Purpose,
     ReaderRecord,
     RolloutRecord,
+    RolloutStatus,
     RunRecord,
     SessionRecord,
     SpentGroups,
@@ -66,6 +67,20 @@ class RecordsContract:
         assert store.lease("demo", "l1") == by_noun[LeaseRecord]
         assert (snapshot.leases, snapshot.last_fence, snapshot.readers) == ((by_noun[LeaseRecord],), 3, (by_noun[ReaderRecord],))
         assert store.corrupt() == ()
+        store.close()
+
+    def test_a_slot_is_filled_by_the_usable_rollout_of_its_try_alone(self, rig: Rig) -> None:
+        store = rig.open()
+        slots = [member(0, 0, session="s"), member(0, 1, retry=1), member(0, 2), member(0, 3, MemberState.FAILED), member(0, 4)]
+        tries = [rollout("a", 0, 0), rollout("b", 0, 1), rollout("c", 0, 2, status=RolloutStatus.ENV_ERROR), rollout("d", 0, 3), rollout("e", 1, 4)]
+        store.submit([RUN, group(0, size=5), group(1), *slots, *tries])
+        filled = replace(slots[0], state=MemberState.ACCEPTED, session=None, uid="a")
+        assert store.members("demo", "src/0/0") == (filled, *slots[1:])
+        rig.settle(store)
+        assert store.members("demo", "src/0/0") == (filled, *slots[1:])
+        snapshot = store.load("demo")
+        assert snapshot is not None
+        assert snapshot.members == tuple(slots), "as they were kept"
         store.close()
 
     def test_a_record_replaces_the_older_one_of_its_key(self, rig: Rig) -> None:

@@ -109,6 +109,7 @@ def _story(rng: random.Random) -> list[list[Record]]:
             reason=rng.choice(["stale", "too_few"]) if state is GroupState.DROPPED or rng.random() < 0.1 else None,
             tokens=rng.randrange(100),
             longest=rng.randrange(50),
+            filled=rng.randrange(4),
             ready_at=float(step) if ready else None,
             ready_order=step if ready else None,
         )
@@ -164,9 +165,11 @@ def _kinds(groups: Sequence[GroupRecord]) -> set[tuple[str, Purpose]]:
 def _tally(groups: Sequence[GroupRecord], slots_of: dict[str, list[MemberRecord]]) -> Tally:
     dropped = [each for each in groups if each.state == "dropped"]
     slots = [slot for each in groups for slot in slots_of[each.id]]
+    members = Counter((slot.state, slot.reason if slot.state == "failed" else None) for slot in slots)
+    members.update({(MemberState.ACCEPTED, None): sum(each.filled for each in groups), (MemberState.PENDING, None): -sum(each.filled for each in groups)})
     return Tally(
         groups=Counter((each.state, each.reason if each in dropped else None) for each in groups),
-        members=Counter((slot.state, slot.reason if slot.state == "failed" else None) for slot in slots),
+        members={place: count for place, count in members.items() if count},
         ready_groups=sum(each.ready_at is not None for each in groups),
         ready_tokens=sum(each.tokens for each in groups if each.ready_at is not None),
         dropped_longest={reason: sum(each.longest for each in dropped if each.reason == reason) for reason in {each.reason for each in dropped} if reason},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from penstock.buffer.store.places import spread
 from penstock.buffer.store.protocol import Store
@@ -11,6 +12,7 @@ from penstock.types import (
     GroupRecord,
     Laws,
     MemberRecord,
+    MemberState,
     Outcome,
     Plan,
     Record,
@@ -149,6 +151,11 @@ class Audit:
         if unknown:
             raise Violation("F1", f"rollout {rollout.uid} has tokens of version {unknown[0]}, which no outcome names", rollout.uid, rollout.group_id)
         self.rollouts[rollout.uid] = rollout
+        if rollout.status.usable and rollout.form == "rollout":
+            slot = self.members[rollout.group_id, rollout.member]
+            if (slot.state, slot.retry) != ("pending", rollout.retry):
+                raise Violation("E3", f"rollout {rollout.uid} fills a slot that is {slot.state} at try {slot.retry}", rollout.group_id, rollout.uid)
+            self.members[slot.group_id, slot.member] = replace(slot, state=MemberState.ACCEPTED, session=None, uid=rollout.uid, reason=None)
 
     def _see_plan(self, plan: Plan, before: dict[str, GroupRecord | None], newest: int) -> None:
         if plan.void:

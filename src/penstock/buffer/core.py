@@ -176,6 +176,11 @@ class Buffer:
                 done.append(self._submit(run, decision))
         return done
 
+    def drop_torn(self) -> list[Pending[tuple[GroupRecord, ...]]]:
+        """See `ledger.drop_torn`, in all runs."""
+        decided = [(run, law.drop_torn(ledger, self._now())) for run, ledger in self._ledgers.items()]
+        return [self._submit(run, decision) for run, decision in decided if decision.reply]
+
     def accept(self, run: str, rollout: RolloutRecord, payload: Payload) -> Pending[law.Accepted]:
         """See `ledger.accept`."""
         return self._submit(run, law.accept(self.ledger(run), self.store, rollout, payload, self._now()))

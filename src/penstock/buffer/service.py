@@ -309,6 +309,9 @@ class BufferService:
                 for pending in self.buffer.expire():
                     log.warning("lost %s", ", ".join(session.worker for session in pending.reply))
                     self._wake()
+                for torn in self.buffer.drop_torn():
+                    log.error("dropped, since a record of theirs is damaged: %s", ", ".join(f"group {group.id}" for group in torn.reply))
+                    self._wake()
                 for work in self.work.expire():
                     log.warning("expired: work %s of %s", work.lease, work.consumer)
                     self._wake()

@@ -9,8 +9,8 @@ by deciding. The caller makes the records durable and then known (`Ledger.apply`
     return decision.reply
 
 Who calls what: workers `open_session, beat, open_group, claim, accept, release`; scorers `annotate`; the learner `take_term, renew_term, cut,
-record, publish, keep`; outside consumers `take_lease, renew_lease, settle_lease, release_lease`; the clock `expire, expire_leases`. `balance` says
-whether everything is still accounted for.
+record, publish, keep`; outside consumers `take_lease, renew_lease, settle_lease, release_lease`; the clock `expire, expire_leases, drop_torn`. `balance`
+says whether everything is still accounted for.
 """
 
 from penstock.ledger.annotations import Annotated, annotate
@@ -18,7 +18,7 @@ from penstock.ledger.balance import Balance, balance, imbalance, recount
 from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.capacity import fills_a_pool, make_room
 from penstock.ledger.cut import Wait, cut
-from penstock.ledger.groups import Opened, open_group, open_run
+from penstock.ledger.groups import Opened, drop_torn, open_group, open_run
 from penstock.ledger.leases import expire_leases, find_lease, release_lease, renew_lease, settle_lease, take_lease
 from penstock.ledger.pools import BatchReport, EnvironmentReport, batch_report
 from penstock.ledger.slots import Slot, beat, claim, expire, later_clocks, open_session, release, restart_clocks
@@ -51,6 +51,7 @@ __all__ = [
     "beat",
     "claim",
     "cut",
+    "drop_torn",
     "expire",
     "expire_leases",
     "fills_a_pool",

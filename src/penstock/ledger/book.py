@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,7 +36,11 @@ from penstock.types import (
     SpentGroups,
     TermRecord,
     Version,
+    all_filled,
+    filled,
+    fills,
 )
+from penstock.types.frozen import changed
 
 Reply = TypeVar("Reply", covariant=True)
 
@@ -85,6 +89,8 @@ class Ledger:
         """Slots by the session that holds them."""
         self.free: dict[str, OrderedDict[str, None]] = {}
         """By environment: groups with a slot that nobody has claimed, in the order they are handed out."""
+        self.torn: dict[str, None] = {}
+        """Groups that were found to be damaged, and cannot become what they were to be."""
         self.complete: dict[str, None] = {}
         """Groups that wait for annotations, in the order they began to."""
         self.ready: dict[str, ReadyQueue] = {}
@@ -116,9 +122,7 @@ class Ledger:
             ledger.counts_of(*key).start_from(tally)
         for group in snapshot.groups:
             ledger._index_group(group)
-        for member in snapshot.members:
-            if not member.environment:  # that of an item was settled as it arrived: there is no slot to keep
-                ledger._index_member(member)
+        ledger._index_slots(snapshot)
         for rollout in snapshot.rollouts:
             ledger._index_rollout(rollout)
         ledger.apply(snapshot.annotations)
@@ -129,6 +133,29 @@ class Ledger:
         ledger.last_order, ledger.last_ready_order, ledger.last_fence = snapshot.last_order, snapshot.last_ready_order, snapshot.last_fence
         ledger.cursors = dict(snapshot.cursors)
         return ledger
+
+    def _index_slots(self, snapshot: Snapshot) -> None:
+        # That of an item was settled as it arrived: there is no slot to keep.
+        kept = {(slot.group_id, slot.member): slot for slot in snapshot.members if not slot.environment}
+        growing = [group for group in snapshot.groups if group.state in (GroupState.OPEN, GroupState.COMPLETE) and group.arrival is None]
+        # One whose record is damaged is as it was issued.
+        issued = (MemberRecord(run=group.run, group_id=group.id, member=number) for group in growing for number in range(group.size))
+        for slot in all_filled([kept.get((slot.group_id, slot.member), slot) for slot in issued], snapshot.rollouts):
+            self._index_member(slot)
+        for group in growing:
+            self._find_torn(group)
+
+    def _find_torn(self, group: GroupRecord) -> None:
+        """Let a group count what is left of it, if the record of a slot or rollout was damaged so that the store has left it out."""
+        states = Counter(slot.state for slot in self.members[group.id])
+        if (states[MemberState.ACCEPTED], states[_PENDING]) == (group.usable, group.pending):
+            return
+        lost = group.usable - states[MemberState.ACCEPTED]
+        self.torn[group.id] = None
+        self.groups[group.id] = changed(group, usable=states[MemberState.ACCEPTED], pending=states[_PENDING], filled=max(0, group.filled - lost))
+        counted = self.counts_of(group.environment, group.purpose).members
+        counted[MemberState.ACCEPTED, None] -= lost
+        counted[_PENDING, None] += states[_PENDING] - group.pending
 
     @property
     def laws(self) -> Laws:
@@ -297,8 +324,12 @@ class Ledger:
     def _apply_rollout(self, rollout: RolloutRecord) -> None:
         self._index_rollout(rollout)
         group = self.groups.get(rollout.group_id)
-        if group is not None:
-            self.pools.accept(group, rollout)
+        if group is None:
+            return
+        self.pools.accept(group, rollout)
+        slots = self.members.get(rollout.group_id, ())
+        if rollout.member < len(slots) and fills(rollout, slots[rollout.member]):
+            self._apply_member(filled(slots[rollout.member], rollout))
 
     def _apply_annotation(self, annotation: AnnotationRecord) -> None:
         self.annotations.setdefault(annotation.group_id, {})[annotation.rollout_uid, annotation.name, annotation.step] = annotation

@@ -139,6 +139,13 @@ def drop(ledger: Ledger, group: GroupRecord, reason: str, now: float) -> tuple[R
     return dropped(group, ledger.members.get(group.id, ()), reason, now)
 
 
+def drop_torn(ledger: Ledger, now: float) -> Decision[tuple[GroupRecord, ...]]:
+    """End the groups that lost a slot or a rollout to damage, and could only become something else than what was written."""
+    torn = [ledger.groups[group_id] for group_id in ledger.torn if group_id in ledger.groups]
+    records = tuple(record for group in torn if group.state in (GroupState.OPEN, GroupState.COMPLETE) for record in drop(ledger, group, "damaged", now))
+    return Decision(tuple(record for record in records if isinstance(record, GroupRecord)), records)
+
+
 def dropped(group: GroupRecord, members: Iterable[MemberRecord], reason: str, now: float) -> tuple[*tuple[MemberRecord, ...], GroupRecord]:
     """As `drop`, for a group with these members."""
     pending = [member for member in members if member.state is MemberState.PENDING]

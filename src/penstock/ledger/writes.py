@@ -10,11 +10,11 @@ from penstock.ledger.book import Decision, Ledger, Past
 from penstock.ledger.groups import dropped, settle
 from penstock.ledger.slots import hand_back
 from penstock.ledger.states import ENDED, move_member
-from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Payload, Purpose, Record, RolloutRecord, RolloutStatus
+from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Payload, Purpose, Record, RolloutRecord, RolloutStatus, filled
 from penstock.types.frozen import changed
 
 # Asked for with every rollout, and an enum takes its time to name a member.
-_OPEN, _PENDING, _ACCEPTED, _TRAIN = GroupState.OPEN, MemberState.PENDING, MemberState.ACCEPTED, Purpose.TRAIN
+_OPEN, _PENDING, _TRAIN = GroupState.OPEN, MemberState.PENDING, Purpose.TRAIN
 
 
 class Accepted(NamedTuple):
@@ -84,7 +84,7 @@ class _Batch:
         if not rollout.status.usable:
             self._fail(filling, slot, rollout)
         else:
-            self._set(filling, move_member(slot, _ACCEPTED, session=None, uid=rollout.uid, reason=None))
+            filling.fill(slot, rollout)
             if stale:
                 self._drop(filling)
             else:
@@ -107,18 +107,14 @@ class _Batch:
             found = self._groups[group_id] = _Filling(group, self._ledger.members.get(group_id, ()))
         return found
 
-    def _set(self, filling: _Filling, slot: MemberRecord) -> None:
-        filling.slots[slot.member] = slot
-        filling.changed = True
-        self._records.append(slot)
-
     def _fail(self, filling: _Filling, slot: MemberRecord, rollout: RolloutRecord) -> None:
         if rollout.status is RolloutStatus.INFRA_ERROR:
             slot = changed(hand_back(self._ledger, slot, rollout.status.value, failed=True), uid=rollout.uid)
         else:
             slot = move_member(slot, MemberState.FAILED, session=None, uid=rollout.uid, reason=rollout.status.value)
         filling.pending -= slot.state is MemberState.FAILED
-        self._set(filling, slot)
+        filling.set(slot)
+        self._records.append(slot)
 
     def _drop(self, filling: _Filling) -> None:
         records = dropped(filling.record(), filling.slots, "stale", self._now)
@@ -138,7 +134,7 @@ class _Batch:
 class _Filling:
     """A group while members come in: what a record of it would say, without one for each of them."""
 
-    __slots__ = ("changed", "group", "longest", "newest_version", "oldest_version", "pending", "slots", "taken", "usable")
+    __slots__ = ("changed", "filled", "group", "longest", "newest_version", "oldest_version", "pending", "slots", "taken", "usable")
 
     def __init__(self, group: GroupRecord, slots: Sequence[MemberRecord]) -> None:
         self.group = group
@@ -147,12 +143,23 @@ class _Filling:
         self.changed = False
         self.longest = group.longest
         self.pending = group.pending
+        self.filled = group.filled
         self.usable = group.usable
         self.oldest_version = group.oldest_version
         self.newest_version = group.newest_version
 
+    def set(self, slot: MemberRecord) -> None:
+        """A slot has changed."""
+        self.slots[slot.member] = slot
+        self.changed = True
+
+    def fill(self, slot: MemberRecord, rollout: RolloutRecord) -> None:
+        """A slot has the rollout that it waited for."""
+        self.set(filled(slot, rollout))
+        self.filled += 1
+
     def take(self, rollout: RolloutRecord) -> None:
-        """One of the pending members was accepted."""
+        """One of the pending members was accepted, and may be trained on."""
         self.taken.append(rollout)
         self.pending -= 1
         self.usable += 1
@@ -167,6 +174,7 @@ class _Filling:
             self.group,
             longest=self.longest,
             pending=self.pending,
+            filled=self.filled,
             usable=self.usable,
             oldest_version=self.oldest_version,
             newest_version=self.newest_version,

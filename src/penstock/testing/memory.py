@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from penstock import ledger as law
 from penstock.ledger import Decision, Ledger
-from penstock.types import AnnotationRecord, ArrivedItem, GroupRecord, Laws, LeaseRecord, MemberRecord, Plan, RolloutRecord, SpentGroups
+from penstock.types import AnnotationRecord, ArrivedItem, GroupRecord, Laws, LeaseRecord, MemberRecord, Plan, RolloutRecord, SpentGroups, all_filled
 
 T = TypeVar("T")
 
@@ -37,6 +37,8 @@ class Memory:
                     self.stored_groups |= {group.id: record.after(group) for group in record.groups}
                 case RolloutRecord():
                     self.stored_rollouts[record.uid] = record
+                    for slot in all_filled([self.stored_members[record.group_id, record.member]], [record]):
+                        self.stored_members[record.group_id, record.member] = slot
                 case ArrivedItem():
                     self.stored_rollouts[record.uid] = record.rollout
                     self.stored_members[record.group_id, record.member] = record.slot

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.buffer.store.places import Place, Shelf, Shelves, by_subject, by_try, cursor, is_settled, places, spread
 from penstock.buffer.store.protocol import History, StoredBody
-from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
+from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, filled_members, tallies
 from penstock.errors import ConflictError, CorruptError, InvariantError, PenstockError, StoreError, StoreFullError, UnknownError
 from penstock.testing._log import Frame, LogCodec
 from penstock.testing.disk import FakeDisk
@@ -41,6 +41,7 @@ from penstock.types import (
     Snapshot,
     TermRecord,
     Version,
+    all_filled,
 )
 
 R = TypeVar("R")
@@ -155,7 +156,7 @@ class MemoryStore:
         return Snapshot(
             run=record,
             groups=tuple(group for group in groups if group.state not in (GroupState.SPENT, GroupState.DROPPED)),
-            members=tuple(member for group in growing for member in self.members(run, group.id)),
+            members=tuple(member for group in growing for member in self._slots(run, group.id)),
             rollouts=tuple(rollout for group in growing for rollout in self.rollouts(run, group.id)),
             annotations=tuple(found for group in growing for found in self.annotations(run, group.id)),
             sessions=tuple(sorted((each for each in self._all(("session", run), SessionRecord) if not each.ended), key=lambda each: each.session)),
@@ -164,7 +165,7 @@ class MemoryStore:
             outcomes=tuple(sorted(self._every(("outcome", run), Outcome), key=lambda outcome: outcome.update)),
             versions=tuple(sorted(self._every(("version", run), Version), key=lambda version: version.version)),
             checkpoints=tuple(checkpoints),
-            tallies=tallies(counts, (_count_member(member, group) for group in groups for member in self.members(run, group.id))),
+            tallies=tallies(counts, (count for group in groups for count in _count_members(group, self._slots(run, group.id)))),
             last_order=max((group.order for group in groups), default=-1),
             last_ready_order=max((group.ready_order for group in groups if group.ready_order is not None), default=-1),
             cursors=cursors(counts),
@@ -177,7 +178,7 @@ class MemoryStore:
         return self._one((("group", run), group_id), GroupRecord)
 
     def members(self, run: str, group_id: str) -> tuple[MemberRecord, ...]:
-        return tuple(sorted(self._all(("member", run, group_id), MemberRecord), key=lambda member: member.member))
+        return tuple(all_filled(self._slots(run, group_id), self.rollouts(run, group_id)))
 
     def rollout(self, run: str, uid: str) -> RolloutRecord | None:
         return self._one((("rollout", run), uid), RolloutRecord)
@@ -320,6 +321,10 @@ class MemoryStore:
         for waiting in failed:
             waiting.future.set_exception(self._failure)
 
+    def _slots(self, run: str, group_id: str) -> list[MemberRecord]:
+        """As they were kept last, by number."""
+        return sorted(self._all(("member", run, group_id), MemberRecord), key=lambda member: member.member)
+
     def _one(self, place: Place, noun: type[R]) -> R | None:
         found = self._held.get(place)
         if isinstance(found, _Damaged):
@@ -357,12 +362,15 @@ def _count(group: GroupRecord) -> GroupCount:
         num_ready=int(group.ready_at is not None),
         ready_tokens=group.tokens if group.ready_at is not None else None,
         lost_longest=group.longest if dropped else None,
+        num_filled=None,
     )
 
 
-def _count_member(member: MemberRecord, group: GroupRecord) -> MemberCount:
-    reason = member.reason if member.state is MemberState.FAILED else None
-    return MemberCount(state=member.state, environment=group.environment, purpose=group.purpose, reason=reason, num_members=1)
+def _count_members(group: GroupRecord, slots: Iterable[MemberRecord]) -> Iterator[MemberCount]:
+    for slot in slots:
+        reason = slot.reason if slot.state is MemberState.FAILED else None
+        yield MemberCount(state=slot.state, environment=group.environment, purpose=group.purpose, reason=reason, num_members=1)
+    yield from filled_members(group.environment, group.purpose, group.filled)
 
 
 def _store_error(error: OSError, name: str) -> StoreError:

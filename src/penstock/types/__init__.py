@@ -23,7 +23,18 @@ from penstock.types.episodes import (
     StepData,
     Turn,
 )
-from penstock.types.groups import AnnotationRecord, Arrival, GroupRecord, GroupState, MemberRecord, MemberState, RolloutRecord
+from penstock.types.groups import (
+    AnnotationRecord,
+    Arrival,
+    GroupRecord,
+    GroupState,
+    MemberRecord,
+    MemberState,
+    RolloutRecord,
+    all_filled,
+    filled,
+    fills,
+)
 from penstock.types.kept import ArchiveFile, JournalEntry, Moved, Payload
 from penstock.types.leases import LeaseRecord, LeaseRequest, LeaseState, ReaderRecord
 from penstock.types.ledger import HeldSlot, Laws, Record, RunRecord, SessionRecord, Snapshot, Tally
@@ -110,6 +121,9 @@ __all__ = [
     "Version",
     "VersionRun",
     "WeightManifest",
+    "all_filled",
+    "filled",
+    "fills",
     "kept_segments",
     "spent_group",
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.types.episodes import Purpose, RolloutStatus
-from penstock.types.frozen import quickly_made
+from penstock.types.frozen import changed, quickly_made
 from penstock.types.words import Word
 
 
@@ -85,6 +85,8 @@ class GroupRecord:
     """Members that were accepted so far."""
     pending: int = 0
     """Members that are still awaited."""
+    filled: int = 0
+    """Slots of which the last that was kept says that they are pending, though a stored rollout fills them (see `filled`)."""
     digest: str = ""
     """Over uid and digest of each usable member and annotation; set when ready."""
     updates: tuple[int, ...] = ()
@@ -191,3 +193,20 @@ class AnnotationRecord:
     digest: str
     failed: str | None = None
     stored_at: float = 0.0
+
+
+def fills(rollout: RolloutRecord, slot: MemberRecord) -> bool:
+    """Whether the stored rollout is what the slot waited for."""
+    return slot.state is MemberState.PENDING and rollout.retry == slot.retry and rollout.member == slot.member and rollout.status.usable
+
+
+def filled(slot: MemberRecord, rollout: RolloutRecord) -> MemberRecord:
+    """The slot once the rollout was accepted. Nothing is kept of this but the rollout: it says the same."""
+    return changed(slot, state=MemberState.ACCEPTED, session=None, uid=rollout.uid, reason=None)
+
+
+def all_filled(slots: Iterable[MemberRecord], rollouts: Iterable[RolloutRecord]) -> list[MemberRecord]:
+    """Slots as they were kept last, with what the stored rollouts of their groups say."""
+    tries = {(rollout.group_id, rollout.member, rollout.retry): rollout for rollout in rollouts if rollout.status.usable}
+    found = [(slot, tries.get((slot.group_id, slot.member, slot.retry))) for slot in slots]
+    return [filled(slot, rollout) if rollout is not None and fills(rollout, slot) else slot for slot, rollout in found]

@@ -151,7 +151,7 @@ class Snapshot:
     groups: tuple[GroupRecord, ...]
     """Groups that have not ended (neither spent nor dropped), by `order`."""
     members: tuple[MemberRecord, ...]
-    """Slots of the open and complete ones among them."""
+    """Slots of the open and complete ones among them, as they were kept last: see `all_filled`."""
     rollouts: tuple[RolloutRecord, ...]
     """Stored rollouts of the open and complete ones."""
     annotations: tuple[AnnotationRecord, ...]

@@ -7,7 +7,7 @@ from typing import Any
 from penstock import ledger as law
 from penstock.errors import ConflictError, FencedError, InputError, InvalidError, UnknownError
 from penstock.testing.ledger import Notebook
-from penstock.types import Arrival, GroupRecord, GroupState, Laws, MemberRecord, Payload, Purpose, RolloutRecord, RolloutStatus, Version
+from penstock.types import Arrival, GroupRecord, GroupState, Laws, MemberRecord, MemberState, Payload, Purpose, RolloutRecord, RolloutStatus, Version
 
 
 def notebook(*groups: str, **laws: Any) -> Notebook:
@@ -32,11 +32,13 @@ def test_a_group_is_written_once_and_becomes_ready_in_the_order_of_its_last_memb
         ("a", GroupState.READY, 1, 2, 0),
         ("c", GroupState.OPEN, None, 1, 1),
     ]
-    slots = [record for record in decision.records if isinstance(record, MemberRecord)]
-    assert [(slot.group_id, slot.member, slot.uid) for slot in slots] == [(r.group_id, r.member, r.uid) for r, _ in writes]
+    assert not [record for record in decision.records if isinstance(record, MemberRecord)], "the rollouts say which slots they fill"
     assert all(isinstance(answer, law.Accepted) and answer.rollout.stored_at == 5.0 for answer in decision.reply)
     book.do(decision)
     assert (law.imbalance(book.ledger), book.ledger.last_ready_order) == (0, 1)
+    slots = [slot for slot in book.stored_members.values() if slot.state is MemberState.ACCEPTED]
+    assert {(slot.group_id, slot.member, slot.uid) for slot in slots} == {(r.group_id, r.member, r.uid) for r, _ in writes}
+    assert [group.filled for group in book.stored_groups.values()] == [2, 2, 1]
 
 
 def test_a_group_spans_the_versions_of_all_that_came() -> None:

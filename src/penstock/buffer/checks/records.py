@@ -95,6 +95,9 @@ def _mixed(held: Held, group: GroupRecord) -> list[str]:
         for member in members
         if member.uid is None or member.uid not in rollouts or rollouts[member.uid].member != member.member
     ]
+    num_usable = sum(rollout.status.usable for rollout in rollouts.values())
+    if num_usable != len(members):
+        broken.append(f"group {group.id} has {num_usable} usable rollouts for {len(members)} filled slots")
     # What went to the archive as dropped before it was ready has no digest to hold it to.
     if group.ready_order is not None and not broken:
         usable = [rollouts[member.uid] for member in members if member.uid is not None and rollouts[member.uid].status.usable]

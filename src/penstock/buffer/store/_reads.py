@@ -25,9 +25,9 @@ from penstock.buffer.store._rows import (
     Table,
 )
 from penstock.buffer.store.places import by_subject, by_try
-from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, tallies
+from penstock.buffer.store.tallies import GroupCount, MemberCount, cursors, filled_members, tallies
 from penstock.errors import CorruptError
-from penstock.types import MemberState, Purpose, Snapshot, Tally
+from penstock.types import GroupRecord, GroupState, MemberState, Purpose, Snapshot, Tally
 
 R = TypeVar("R")
 Damaged = Callable[[str, str, str, CorruptError, object], None]
@@ -38,7 +38,7 @@ _OF_GROWING = "WHERE run = ?1 AND group_id IN (SELECT id FROM groups WHERE run =
 _LAST_FENCE = f"SELECT max(abs(live)) FROM facts {_FACT}"
 _COUNT_GROUPS = """
 SELECT state, environment, purpose, reason, source,
-       count(*), max(cursor), max(ord), max(ready_ord), count(ready_tokens), sum(ready_tokens), sum(lost_longest)
+       count(*), max(cursor), max(ord), max(ready_ord), count(ready_tokens), sum(ready_tokens), sum(lost_longest), sum(filled)
 FROM groups WHERE run = ? GROUP BY state, environment, purpose, reason, source
 """
 _COUNT_ITEMS = "SELECT environment, failure, count(*) FROM items WHERE run = ? GROUP BY environment, failure"
@@ -100,7 +100,7 @@ class Reads:
             outcomes=tuple(self.every(OUTCOMES, f"{_FACT} ORDER BY key", (run, OUTCOMES.kind))),
             versions=tuple(self.every(VERSIONS, f"{_FACT} ORDER BY key", (run, VERSIONS.kind))),
             checkpoints=tuple(checkpoints),
-            tallies=self._tallies(run, counts),
+            tallies=self._tallies(run, counts, groups),
             last_order=max((count.order for count in counts), default=-1),
             last_ready_order=max((count.ready_order for count in counts if count.ready_order is not None), default=-1),
             cursors=cursors(counts),
@@ -109,11 +109,16 @@ class Reads:
             readers=tuple(self.every(READERS, f"{_FACT} ORDER BY key", (run, READERS.kind))),
         )
 
-    def _tallies(self, run: str, counts: list[GroupCount]) -> dict[tuple[str, Purpose], Tally]:
+    def _tallies(self, run: str, counts: list[GroupCount], live: list[GroupRecord]) -> dict[tuple[str, Purpose], Tally]:
         members = [MemberCount(*row) for row in self._connection.execute(_COUNT_MEMBERS, (run,))]
         for environment, failure, num_items in self._connection.execute(_COUNT_ITEMS, (run,)):
             state = MemberState.ACCEPTED if failure is None else MemberState.FAILED
             members.append(MemberCount(state=state, environment=environment, purpose=Purpose.TRAIN, reason=failure, num_members=num_items))
+        for count in counts:
+            members += filled_members(count.environment, count.purpose, count.num_filled or 0)
+        for group in live:
+            if group.state is GroupState.OPEN:
+                members += filled_members(group.environment, group.purpose, group.filled)
         try:
             return tallies(counts, members)
         except ValueError as error:

@@ -140,13 +140,14 @@ def _group_values(record: GroupRecord) -> Row:
         record.ready_order,
         None if record.ready_at is None else record.tokens,
         record.longest if dropped else None,
+        None if record.state is GroupState.OPEN else record.filled or None,
         1 if record.archive is None and is_settled(record) else None,
         None,
     )
 
 
 _GROUP_COLUMNS = (
-    *("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest"),
+    *("run", "id", "state", "environment", "purpose", "reason", "source", "cursor", "ord", "ready_ord", "ready_tokens", "lost_longest", "filled"),
     *("to_archive", "spent"),
 )
 _STATE, _TO_ARCHIVE, _SPENT = (_GROUP_COLUMNS.index(column) for column in ("state", "to_archive", "spent"))

@@ -11,23 +11,21 @@ from pathlib import Path
 
 from penstock.errors import SchemaError
 
-SCHEMA = 5
+SCHEMA = 6
 APPLICATION_ID = 0x50454E53
 """Marks the file as ours ("PENS")."""
 
 # One index on groups serves the live ones, the tallies and the cursors of `load`, none of which then touches a body. It changes when a group
-# changes state and not with every member, because what grows meanwhile is only filled in at the end (`ready_tokens`, `lost_longest`).
+# changes state and not with every member, because what grows meanwhile is only filled in at the end (`ready_tokens`, `lost_longest`, `filled`).
 # A group that a read took keeps its body; `spent` says under which lease and when, with a checksum of its own (see `_rows.py`).
-# Members repeat environment and purpose of their group for the same reason: ten million of them are counted without a join.
+# Members repeat environment and purpose of their group for the same reason: ten million of them are counted without a join. One that a rollout has
+# filled stays as it was, pending: how many of them are `filled` is counted at their groups.
 _TABLES = """
 CREATE TABLE groups (
     run TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, environment TEXT NOT NULL, purpose TEXT NOT NULL, reason TEXT,
-    source TEXT, cursor INTEGER, ord INTEGER NOT NULL, ready_ord INTEGER, ready_tokens INTEGER, lost_longest INTEGER,
+    source TEXT, cursor INTEGER, ord INTEGER NOT NULL, ready_ord INTEGER, ready_tokens INTEGER, lost_longest INTEGER, filled INTEGER,
     to_archive INTEGER, spent BLOB, checksum INTEGER NOT NULL, body BLOB NOT NULL,
     UNIQUE (run, id)
-);
-CREATE INDEX groups_by_state ON groups (
-    run, state, environment, purpose, reason, source, cursor, ord, ready_ord, ready_tokens, lost_longest
 );
 CREATE TABLE members (
     run TEXT NOT NULL, group_id TEXT NOT NULL, member INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT,
@@ -60,6 +58,12 @@ CREATE TABLE journal (
 );
 CREATE TABLE probes (id INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 INSERT INTO probes VALUES (0, 0);
+"""
+
+_GROUPS_BY_STATE = """
+CREATE INDEX groups_by_state ON groups (
+    run, state, environment, purpose, reason, source, cursor, ord, ready_ord, ready_tokens, lost_longest, filled
+);
 """
 
 # Holds only groups that have ended and whose bytes are still here, so that a write to any other one does not touch it.
@@ -96,6 +100,8 @@ MIGRATIONS = {
     3: _ITEMS,
     # Schema 4 wrote every group that was read once more, whole.
     4: "ALTER TABLE groups ADD COLUMN spent BLOB;",
+    # Schema 5 wrote every member that was filled once more. Those it has stay as they are.
+    5: "ALTER TABLE groups ADD COLUMN filled INTEGER; DROP INDEX groups_by_state;" + _GROUPS_BY_STATE,
 }
 """Statements that turn a file of schema n into one of schema n + 1."""
 
@@ -120,7 +126,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version == SCHEMA:
         return
     if version == 0:
-        script = f"PRAGMA application_id = {APPLICATION_ID};" + _TABLES + _TO_ARCHIVE + _QUARANTINE + _ITEMS
+        script = f"PRAGMA application_id = {APPLICATION_ID};" + _TABLES + _GROUPS_BY_STATE + _TO_ARCHIVE + _QUARANTINE + _ITEMS
     else:
         script = "".join(MIGRATIONS[step] for step in range(version, SCHEMA))
     try:

@@ -62,6 +62,7 @@ from penstock.types import (
     RolloutRecord,
     RunRecord,
     Snapshot,
+    all_filled,
 )
 
 R = TypeVar("R")
@@ -231,7 +232,8 @@ class SqliteStore:
         return self._one(LEASES, (("lease", run), lease), "WHERE run = ? AND kind = 'lease' AND key = ?", (run, lease))
 
     def members(self, run: str, group_id: str) -> tuple[MemberRecord, ...]:
-        slots = [*self._of_group(MEMBERS, "member", run, group_id), *(item.slot for item in self._items_of(run, group_id))]
+        slots = all_filled(self._of_group(MEMBERS, "member", run, group_id), self._of_group(ROLLOUTS, "rollout", run, group_id))
+        slots += [item.slot for item in self._items_of(run, group_id)]
         return tuple(sorted(slots, key=lambda member: member.member))
 
     def rollouts(self, run: str, group_id: str) -> tuple[RolloutRecord, ...]:

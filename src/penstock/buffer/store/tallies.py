@@ -30,6 +30,8 @@ class GroupCount(NamedTuple):
     ready_tokens: int | None
     lost_longest: int | None
     """Sum of `longest`, only of dropped ones."""
+    num_filled: int | None
+    """Sum of `filled`, only of those that are not open."""
 
 
 class MemberCount(NamedTuple):
@@ -54,6 +56,12 @@ def tallies(groups: Iterable[GroupCount], members: Iterable[MemberCount]) -> dic
     return {key: _tally(counts, members_by[key]) for key, counts in groups_by.items()}
 
 
+def filled_members(environment: str, purpose: str, num_filled: int) -> tuple[MemberCount, MemberCount]:
+    """What puts members that are counted as pending, though a rollout fills them, where they belong."""
+    pending = MemberCount(state=MemberState.PENDING, environment=environment, purpose=purpose, reason=None, num_members=-num_filled)
+    return pending, pending._replace(state=MemberState.ACCEPTED, num_members=num_filled)
+
+
 def cursors(groups: Iterable[GroupCount]) -> dict[str, tuple[int, int]]:
     """The largest (pass, index) of each source."""
     largest: dict[str, int] = {}
@@ -75,7 +83,7 @@ def _tally(groups: Sequence[GroupCount], members: Sequence[MemberCount]) -> Tall
         by_member_state[MemberState(member.state), member.reason] += member.num_members
     return Tally(
         groups=dict(by_state),
-        members=dict(by_member_state),
+        members={place: count for place, count in by_member_state.items() if count},
         ready_groups=sum(group.num_ready for group in groups),
         ready_tokens=sum(group.ready_tokens or 0 for group in groups),
         dropped_longest=dict(longest),

@@ -1,0 +1,71 @@
+"""A group of which a record was damaged while it grew is never made ready with less than it was given: it is dropped, and told."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.unit.buffer.archiving import RUN, done, open_group, open_run, rollout, write
+
+from penstock.buffer.core import Buffer
+from penstock.buffer.store import SqliteStore
+from penstock.ledger import balance, imbalance, recount
+from penstock.types import GroupState
+
+
+def torn(tmp_path: Path, statement: str, *, members: int = 1, annotations: tuple[str, ...] = ()) -> Buffer:
+    """A buffer with one whole group of two and one with `members` of two, opened after `statement` has damaged something."""
+    path = tmp_path / "store.sqlite"
+    store = SqliteStore(path)
+    buffer = Buffer(store, iter(range(10**6)).__next__)
+    open_run(buffer, annotations=annotations)
+    for index, filled in enumerate((2, members)):
+        open_group(buffer, index)
+        for member in range(filled):
+            write(buffer, rollout(index, member))
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as tampered, tampered:
+        assert tampered.execute(statement).rowcount == 1
+    return Buffer(SqliteStore(path), iter(range(100, 10**6)).__next__)
+
+
+@pytest.mark.parametrize(
+    ("statement", "members", "annotations"),
+    [
+        ("UPDATE rollouts SET checksum = 0 WHERE uid = 'env/0/1:0:0'", 1, ()),
+        ("UPDATE rollouts SET checksum = 0 WHERE uid = 'env/0/1:1:0'", 2, ("judge",)),
+        ("DELETE FROM rollouts WHERE uid = 'env/0/1:0:0'", 1, ()),
+    ],
+)
+def test_a_group_that_lost_a_rollout_is_dropped_and_adds_up(tmp_path: Path, statement: str, members: int, annotations: tuple[str, ...]) -> None:
+    buffer = torn(tmp_path, statement, members=members, annotations=annotations)
+    assert imbalance(buffer.ledger(RUN)) == 0, "already before it is dropped it counts what it has"
+    (dropped,) = buffer.drop_torn()
+    assert [(group.id, group.state, group.reason) for group in dropped.reply] == [("env/0/1", GroupState.DROPPED, "damaged")]
+    assert buffer.drop_torn() == []
+    done(buffer, dropped)
+    again = Buffer(buffer.store, lambda: 200.0)
+    groups = list(buffer.store.scan_groups(RUN))
+    slots = [slot for group in groups for slot in buffer.store.members(RUN, group.id)]
+    for ledger in (buffer.ledger(RUN), again.ledger(RUN)):
+        assert balance(ledger) == recount(groups, slots)
+        assert balance(ledger)[0].members == {"accepted": 1 + members, "failed(group_dropped)": 3 - members}
+        assert (imbalance(ledger), ledger.counts["env", groups[0].purpose].held_groups) == (0, 1)
+
+
+def test_a_slot_whose_record_is_damaged_is_as_it_was_issued(tmp_path: Path) -> None:
+    buffer = torn(tmp_path, "UPDATE members SET checksum = 0 WHERE group_id = 'env/0/1' AND member = 0")
+    assert buffer.drop_torn() == []
+    ledger = buffer.ledger(RUN)
+    assert [(slot.member, slot.state, slot.uid) for slot in ledger.members["env/0/1"]] == [(0, "accepted", "env/0/1:0:0"), (1, "pending", None)]
+    write(buffer, rollout(1, 1))
+    assert ledger.groups["env/0/1"].state is GroupState.READY
+    assert imbalance(ledger) == 0
+
+
+def test_a_whole_group_is_left_alone(tmp_path: Path) -> None:
+    buffer = torn(tmp_path, "UPDATE rollouts SET checksum = 0 WHERE uid = 'env/0/0:0:0'")
+    assert buffer.drop_torn() == []
+    assert (imbalance(buffer.ledger(RUN)), buffer.ledger(RUN).groups["env/0/0"].state) == (0, GroupState.READY)
