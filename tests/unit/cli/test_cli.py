@@ -61,6 +61,12 @@ def test_help_names_the_verbs_and_needs_no_torch() -> None:
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
+def test_a_worker_loads_no_server_and_no_store() -> None:
+    program = "import sys; import penstock.orchestrator.parts, penstock.rollout.worker\n"
+    program += "print(sorted({'torch', 'transformers', 'starlette', 'uvicorn', 'sqlite3', 'penstock.httpd', 'penstock.buffer.core'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout == "[]\n"
+
+
 def test_a_dry_run_prints_the_plan_and_makes_nothing(run_yaml: Path) -> None:
     code, out, _ = penstock("train", str(run_yaml), "envs.sort.replicas=2", "--dry-run")
     assert code == 0
