@@ -9,7 +9,8 @@
     │   ├── UnauthorizedError   no token, or one that nobody gave out                   401
     │   ├── ForbiddenError      a token without the scope; a lease of somebody else     403
     │   ├── UnknownError        no such run, group, rollout, session, plan              404
-    │   │   └── RetiredError    it was there, and retention gave it up                  410
+    │   │   ├── RetiredError    it was there, and retention gave it up                  410
+    │   │   └── InexactError    something has nearly that name: the message says what   404
     │   ├── MethodError         the path is there, but not for this method              405
     │   ├── ConflictError       the same key with other content; a slot that is taken   409
     │   ├── FencedError         an older term, an ended session, an old retry           409
@@ -117,6 +118,13 @@ class RetiredError(UnknownError):
 
     code = "retired"
     http_status = 410
+
+
+class InexactError(UnknownError):
+    """Nothing has that very name, but something has nearly it; the message says what to ask for."""
+
+    code = "inexact"
+    http_status = 404
 
 
 class ConflictError(InputError):

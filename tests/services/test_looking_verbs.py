@@ -131,7 +131,14 @@ def test_where_says_what_to_ask_for_whichever_run_knows_it(process: Process) -> 
     asyncio.run(fill())
     item = {"uid": "ü 1", "instance_id": "weiß", "messages": [], "reward": 1}
     assert process.post("/buffer/write", json.dumps(item).encode())[0] == 200
-    for asked, words in (("weiß", "one for each pass: ask for wei%C3%9F/0"), ("s/0/0#7", "group s/0/0 has 2 members, counted from 0")):
-        code, _, error = penstock("where", asked, "--url", process.url)
-        assert (code, words in error, error.count("\n")) == (1, True, 1), error
+    told = {
+        "weiß": "one for each pass: ask for wei%C3%9F/0",
+        "s/0/0#7": "group s/0/0 has 2 members, counted from 0",
+        "nobody": "no run has a group, member or rollout 'nobody'; looked in default, other, small",
+    }
+    for asked, words in told.items():
+        for options in (["--dir", str(process.directory.parent.parent)], ["--url", process.url]):
+            code, _, error = penstock("where", asked, *options)
+            assert (code, words in error, error.count("\n")) == (1, True, 1), error
+            assert "; run" not in error, "a run that knows nothing of the kind is not quoted"
     assert "stored as %C3%BC%201, ok" in penstock("where", "ü 1", "--url", process.url)[1]

@@ -26,6 +26,7 @@ from penstock.errors import (
     CorruptError,
     FencedError,
     ForbiddenError,
+    InexactError,
     InputError,
     InvalidError,
     LimitError,
@@ -85,6 +86,7 @@ _ERRORS: dict[str, type[PenstockError]] = {
         LimitError,
         InputError,
         RetiredError,
+        InexactError,
         CorruptError,
     )
 }

@@ -11,7 +11,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.sentences import events
 from penstock.buffer.store.protocol import History
 from penstock.buffer.story import MEMBER_MARK, LostTry, MemberStory, Story, Try, UpdateStory
-from penstock.errors import InvalidError, UnknownError
+from penstock.errors import InexactError, InvalidError, UnknownError
 from penstock.ledger import Ledger
 from penstock.ledger.leases import find_lease
 from penstock.types import GroupRecord, GroupState, MemberState, Plan, Purpose, RolloutRecord
@@ -36,7 +36,7 @@ class Named:
 def find(buffer: Buffer, run: str, asked: str) -> Named:
     """What has the name `asked`: a group's id, a rollout's uid, or `<group>#<member>`; of items also as they were written.
 
-    Raises `InvalidError` for what cannot be a name, `UnknownError` if nothing has it.
+    Raises `InvalidError` for what cannot be a name, `UnknownError` if nothing has it, `InexactError` if something has nearly it.
     """
     if not 0 < len(asked) <= LONGEST_NAME or not asked.isprintable():
         raise InvalidError(f"id: must be 1 to {LONGEST_NAME} printable characters, got {asked[:80]!a}")
@@ -53,7 +53,7 @@ def find(buffer: Buffer, run: str, asked: str) -> Named:
             return Named(group=group, member=member)
     passes = _passes(buffer, ledger, id_of(asked))
     if passes:
-        raise UnknownError(f"{asked!r} of run {run} has groups of its own, one for each pass: ask for {', '.join(passes)}")
+        raise InexactError(f"{asked!r} of run {run} has groups of its own, one for each pass: ask for {', '.join(passes)}")
     raise UnknownError(f"run {run} has no group, member or rollout {asked!r}; a member is named <group>{MEMBER_MARK}<number>")
 
 
@@ -77,7 +77,7 @@ def tell(buffer: Buffer, run: str, asked: str, history: History | None = None) -
         kind = "member"
         members = tuple(found for found in members if str(found.slot.member) == named.member)
         if not members:
-            raise UnknownError(f"group {group.id} has {group.size} members, counted from 0; there is no member {named.member[:20]!r}")
+            raise InexactError(f"group {group.id} has {group.size} members, counted from 0; there is no member {named.member[:20]!r}")
     story = Story(
         run=run,
         asked=asked,

@@ -6,30 +6,27 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from penstock.buffer.story import Story
-from penstock.errors import UnknownError
+from penstock.errors import InexactError, UnknownError
 from penstock.lab.sources import Source
 from penstock.types import GroupRecord
-
-_NOTHING = "has no group, member or rollout"
-"""What a run says that knows nothing of the kind."""
 
 
 def find_stories(sources: Sequence[Source], asked: str, run: str | None = None) -> tuple[Story, ...]:
     """The stories of whatever is named `asked`, in each run that has it. Raises `UnknownError` if none does."""
-    stories, looked, reasons = [], [], []
+    stories, looked, refusals = [], [], []
     for source in sources:
         for name in (run,) if run is not None else source.runs():
             looked.append(name)
             try:
                 stories.append(source.story(name, asked))
             except UnknownError as error:
-                reasons.append(str(error))
+                refusals.append(error)
     if stories:
         return tuple(stories)
     # Some run may know something that is nearly it, and say what to ask for.
-    hints = reasons if len(reasons) == 1 else [reason for reason in reasons if _NOTHING not in reason]
+    hints = refusals if len(refusals) == 1 else [refusal for refusal in refusals if isinstance(refusal, InexactError)]
     if hints:
-        raise UnknownError("; ".join(hints))
+        raise UnknownError("; ".join(map(str, hints)))
     raise UnknownError(f"no run has a group, member or rollout {asked!r}; looked in {', '.join(looked) or 'no run at all'}")
 
 
