@@ -127,8 +127,8 @@ def normalize_group_data(group):
         None,
     ]
     # In the log, too, on one line: a group that was dropped tells no more than the function's name.
-    (line,) = (record.message for record in caplog.records if "6 of 9 times" in record.message)
-    assert "normalize_group_data of generator" in line and r"ValueError: no score\nin 'this'" in line
+    (line,) = (record.message for record in caplog.records if record.name == hooks_module.__name__)
+    assert "normalize_group_data of generator" in line and "6 of 9 times" in line and r"ValueError: no score\nin 'this'" in line
 
 
 async def test_a_function_that_hangs_is_given_up_and_its_process_replaced(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def pad_group_data(group, group_size):
         assert padded == [None, "hook_error:pad_group_data: it gave 3 items, which is no multiple of the group size 4"]
 
 
-async def test_one_that_always_dies_is_not_started_for_every_group(tmp_path: Path) -> None:
+async def test_one_that_always_dies_is_not_started_for_every_group(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     functions = f"""
 def filter_item(item, task_type):
     open({str(tmp_path / "lives")!r}, "a").write("x")
@@ -172,6 +172,11 @@ def filter_item(item, task_type):
         # The next read has its own patience.
         await hooks.filter_item([group("a", 1)], SETTINGS)
         assert (tmp_path / "lives").read_text() == "x" * (hooks_module.MAX_DEATHS + 1)
+    lines = [record.message for record in caplog.records if record.name == hooks_module.__name__]
+    assert [("20 of 20 times" in line, "1 of 1 times" in line, "the process is gone (exit 1)" in line) for line in lines] == [
+        (True, False, True),
+        (False, True, True),
+    ]
 
 
 async def test_a_file_that_cannot_be_loaded_is_a_fault_of_each_function(tmp_path: Path) -> None:

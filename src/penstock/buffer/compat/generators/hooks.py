@@ -161,7 +161,6 @@ class GeneratorHooks:
             self._deaths_in_a_row += 1
             ended = await self._end()
             message = f"no answer within {self._deadline_seconds:g} s" if isinstance(error, _Late) else f"{error}{ended}"
-            log.warning("%s of generator %s: %s", hook, self._found.task_type, message)
             return _fault(hook, message)
         except BaseException:
             # Whoever asked has gone, in the middle of a sentence: the process would answer the wrong question next.
