@@ -23,6 +23,7 @@ from penstock.wire import canonical_json, digest
 _NO_TOOLS = digest(canonical_json([]))
 
 
+@quickly_made
 @dataclass(slots=True, kw_only=True, eq=False)
 class Point:
     """A place in the conversation."""

@@ -37,6 +37,7 @@ _NO_USAGE, _NO_FACTS = Usage(), SamplerFacts()
 """Until an engine tells more. One of each for all: nobody can change them."""
 
 
+@quickly_made
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sampled:
     """One reply, as far as it has come."""

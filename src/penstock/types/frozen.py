@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are made thousands of times a second: for nouns of every part."""
+"""Dataclasses, frozen as a rule, that are made thousands of times a second: for nouns of every part."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _OF_A_DATACLASS = frozenset(dir(object)) | {"__annotations__", "__dict__", "__ge
 
 
 def quickly_made(noun: type[T]) -> type[T]:
-    """The same frozen dataclass with slots and named arguments, made and encoded in a third of the time, and copied with `changed` in a twentieth.
+    """The same dataclass with slots and named arguments, made and encoded in a third of the time, and copied with `changed` in a twentieth.
 
     A frozen dataclass sets each of its fields by name, in Python; this one is a `msgspec.Struct`, which sets them all in C. What it takes, what it holds
-    and that it cannot be changed afterwards is as before, and whoever asks for the fields of a dataclass is given them.
+    and whether it can be changed afterwards is as before, and whoever asks for the fields of a dataclass is given them.
 
     Raises `TypeError` for one that does more when it is made, or stands on another class: what that does would silently be left out.
     """
@@ -32,7 +32,7 @@ def quickly_made(noun: type[T]) -> type[T]:
         namespace=kept | {"__doc__": noun.__doc__, "__qualname__": noun.__qualname__},
         module=noun.__module__,
         kw_only=True,
-        frozen=True,
+        frozen=noun.__dataclass_params__.frozen,  # type: ignore[attr-defined]
         eq=noun.__dataclass_params__.eq,  # type: ignore[attr-defined]
     )
     return cast(type[T], made)

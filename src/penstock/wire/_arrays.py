@@ -39,6 +39,7 @@ _NARROWER = {
 }
 """For each type the narrower ones that its numbers may be stored in, with the smallest and largest that fit."""
 _INT32_AS_UINT8, _INT32_AS_UINT16, _INT32_AS_IT_IS = (bytes((NUMBERS[stored], NUMBERS[_INT32], 1)) for stored in _NARROW)
+_FLOAT32_AS_IT_IS = bytes((NUMBERS[_FLOAT32], NUMBERS[_FLOAT32], 1))
 _FEW = 256
 _ELEMENTS = {"b": frozenset((bool,)), "i": frozenset((int,)), "u": frozenset((int,)), "f": frozenset((int, float))}
 _WORDS = {"b": "true or false", "i": "an integer", "u": "an integer", "f": "a number"}
@@ -47,8 +48,11 @@ _WORDS = {"b": "true or false", "i": "an integer", "u": "an integer", "f": "a nu
 def to_ext(array: Array) -> Ext:
     """The array in the msgpack form."""
     dtype = array.dtype
-    if dtype is _INT32 and array.ndim == 1 and 0 < array.size <= _FEW:
-        return Ext(ARRAY_EXTENSION, _few(array))
+    if array.ndim == 1:  # token ids and their logprobs, as most are
+        if dtype is _INT32 and 0 < array.size <= _FEW:
+            return Ext(ARRAY_EXTENSION, _few(array))
+        if dtype is _FLOAT32:
+            return Ext(ARRAY_EXTENSION, _FLOAT32_AS_IT_IS + array.tobytes())
     stored = _narrowest(array) if dtype.kind in "iu" and array.size else dtype
     header = bytes((NUMBERS[stored], NUMBERS[dtype], array.ndim))
     if array.ndim != 1:
@@ -63,9 +67,7 @@ def _few(array: Array) -> bytes:
         return _INT32_AS_IT_IS + raw
     if raw[1::4] == zeros:
         return _INT32_AS_UINT8 + raw[::4]
-    narrow = bytearray(2 * array.size)
-    narrow[::2], narrow[1::2] = raw[::4], raw[1::4]
-    return _INT32_AS_UINT16 + bytes(narrow)
+    return _INT32_AS_UINT16 + array.astype(_NARROW[1]).tobytes()
 
 
 def _narrowest(array: Array) -> np.dtype[Any]:
