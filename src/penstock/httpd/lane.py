@@ -34,8 +34,8 @@ _END = b"\r\n\r\n"
 _LENGTH = b"\r\nContent-Length: "
 MOST_DIGITS = 15
 """Of a length."""
-_MOST_HEADERS = 256
-"""Kinds of headers that are remembered."""
+_MOST_HEADERS, _MOST_HEADS = 256, 4096
+"""Kinds of headers that are remembered, and whole heads: a client may have its path on one connection now, and on another next."""
 _PLAIN_LINE = re.compile(rb"([A-Z]+) ((?:/[A-Za-z0-9_~-]+)+) HTTP/1\.1")
 """A request line that cannot be read in two ways: nothing is escaped, dotted or asked behind the path."""
 
@@ -70,6 +70,8 @@ class Lane:
         self._openings: dict[tuple[int, bytes], bytes] = {}
         self._headers: dict[bytes, KnownHead] = {}
         """A head by what stands between its request line and the length of the body."""
+        self._heads: dict[bytes, KnownHead] = {}
+        """A head by all that stands before the length of the body."""
 
     def routed(self, method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[Head, DirectRoute] | None:
         """The route for a request that the lane can answer, if there is one and the door lets it in."""
@@ -105,18 +107,29 @@ class Lane:
 
     def recognized(self, data: bytes) -> KnownHead | None:
         """The head that `data` begins with, up to the length of the body, if its headers are known and its request line is plain and for a route here."""
-        line = _PLAIN_LINE.match(data)
-        first = -1 if line is None else data.find(_LENGTH, line.end(), MOST_HEAD_BYTES)
-        if line is None or first < 0:
+        first = data.find(_LENGTH, 0, MOST_HEAD_BYTES)
+        if first < 0:
             return None
-        first += len(_LENGTH)
-        known = self._headers.get(data[line.end() : first])
-        found = None if known is None else self._matched(line[1], line[2].decode("ascii"))
-        if known is None or found is None:
+        before = data[: first + len(_LENGTH)]
+        head = self._heads.get(before)
+        if head is None:
+            head = self._put_together(before)
+            if head is not None:
+                if len(self._heads) >= _MOST_HEADS:
+                    self._heads.clear()
+                self._heads[before] = head
+        return head
+
+    def _put_together(self, before: bytes) -> KnownHead | None:
+        """A head of known headers and a plain request line."""
+        line = _PLAIN_LINE.match(before)
+        known = None if line is None else self._headers.get(before[line.end() :])
+        found = None if line is None or known is None else self._matched(line[1], line[2].decode("ascii"))
+        if line is None or known is None or found is None:
             return None
         route, params = found
         head = Head(method=route.method, path=line[2].decode("ascii"), query=b"", params=params, headers=known.head.headers, scopes=known.head.scopes)
-        return KnownHead(head=head, route=route, before=data[:first], num_before=first, after=known.after, length=None, most_bytes=known.most_bytes)
+        return KnownHead(head=head, route=route, before=before, num_before=len(before), after=known.after, length=None, most_bytes=known.most_bytes)
 
     def rendered(self, reply: DirectReply, dated: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
         """A reply as the bytes to be written. `dated` are the headers of every reply; the list is another one once they change."""

@@ -23,7 +23,7 @@ class _NobodyWaits:
 class _Exchange:
     """A request of the lane from its head to its answer. Has what the protocol underneath asks of a cycle."""
 
-    __slots__ = ("body", "disconnected", "head", "keep_alive", "more_body", "num_missing", "request", "response_complete", "route")
+    __slots__ = ("body", "disconnected", "head", "keep_alive", "more_body", "num_missing", "request", "response_complete", "route", "task")
 
     message_event = _NobodyWaits()
     response_started = False
@@ -37,6 +37,8 @@ class _Exchange:
         self.body: list[bytes] = []
         self.request: DirectRequest | None = None
         """Once it has arrived whole."""
+        self.task: asyncio.Task[None] | None = None
+        """That answers it, if it needs one."""
         self.keep_alive = True
         self.more_body = True
         self.disconnected = False
@@ -199,24 +201,33 @@ class LaneProtocol(LimitedProtocol):
         if exchange is None:
             exchange = self._exchange = self.cycle = _Exchange(head, route)  # type: ignore[assignment]
         exchange.request = request
-        future = self._future(answer)
-        if future.done():
-            self._answered(exchange, future)
-        else:
-            future.add_done_callback(partial(self._answered, exchange))
-
-    def _future(self, answer: Awaitable[DirectReply]) -> asyncio.Future[DirectReply]:
-        if asyncio.isfuture(answer):
-            return answer
-        task = self.loop.create_task(answer) if isinstance(answer, CoroutineType) else asyncio.ensure_future(answer, loop=self.loop)
+        if not isinstance(answer, CoroutineType) and asyncio.isfuture(answer):
+            if answer.done():
+                self._answered(exchange, answer)
+            else:
+                answer.add_done_callback(partial(self._answered, exchange))
+            return
+        exchange.task = self.loop.create_task(self._answer_when_done(exchange, answer))
         # The server waits for its tasks when it is told to stop.
-        self.tasks.add(task)  # type: ignore[arg-type]
-        return task
+        self.tasks.add(exchange.task)
+
+    async def _answer_when_done(self, exchange: _Exchange, answer: Awaitable[DirectReply]) -> None:
+        """As `_answered`, of what needs a task of its own: that writes the answer as well, rather than to have another look at it."""
+        assert exchange.request is not None and exchange.task is not None
+        try:
+            reply = await answer
+        except asyncio.CancelledError:
+            self.transport.abort()
+            raise
+        except Exception as error:
+            reply = exchange.route.failed(error, exchange.request)
+        finally:
+            self.tasks.discard(exchange.task)
+        self._reply(reply, exchange)
 
     def _answered(self, exchange: _Exchange, future: asyncio.Future[DirectReply]) -> None:
         """What the request waited for has come."""
         assert exchange.request is not None
-        self.tasks.discard(future)
         if future.cancelled():
             # Only a server that has waited long enough for its requests gives them up.
             self.transport.abort()
