@@ -80,8 +80,9 @@ def take(answer: Answer, replies: list[Sampled], order: Order) -> list[int]:
         found = Usage(prompt_tokens=usage.prompt_tokens or 0, cached_tokens=cached, seconds=float(usage.seconds or 0.0))
         for reply in replies:
             reply.usage = found
-    if answer.sampler and bytes(answer.sampler) != b"null":
-        facts = _sampler_facts(bytes(answer.sampler))
+    sampler = bytes(answer.sampler)
+    if sampler and sampler != b"null":
+        facts = _sampler_facts(sampler)
         for reply in replies:
             reply.sampler = facts
     return grown
@@ -114,10 +115,12 @@ def complete(reply: Sampled, order: Order, policy: str, asserted: int) -> None:
     if not reply.versions and num_tokens:
         reply.versions = [VersionRun(policy=policy, version=asserted, count=num_tokens)]
         reply.sampler = _unnamed_facts(order)
+    num_versioned = 0
     for run in reply.versions:
         _check_version(run)
-    if sum(run.count for run in reply.versions) != num_tokens:
-        raise InfraError(f"the engine answered {num_tokens} tokens with versions of {sum(run.count for run in reply.versions)}")
+        num_versioned += run.count
+    if num_versioned != num_tokens:
+        raise InfraError(f"the engine answered {num_tokens} tokens with versions of {num_versioned}")
 
 
 def _check_tokens(reply: Sampled) -> None:

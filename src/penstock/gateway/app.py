@@ -145,7 +145,7 @@ class Gateway:
         """`POST /sessions/{id}/v1/chat/completions`, told whole."""
         id = request.head.params["id"]
         session = self._sessions.known(id) or await self._sessions.find(id)
-        ask = session.reader.read(request.body, _ask_headers(request))
+        ask = session.reader.read(request.body, _ask_headers(request.head.headers))
         if ask.stream:
             raise BadRequestError("stream: must be spelled without escapes", "stream")
         gone = Gone()
@@ -271,10 +271,11 @@ def _is_whole(body: bytes) -> bool:
     return b'"stream"' not in body or (body.count(b'"stream"') == 1 and _NO_STREAM.search(body) is not None)
 
 
-def _ask_headers(request: DirectRequest) -> dict[str, str]:
-    """The headers that say something about a request."""
+@functools.lru_cache(maxsize=1024)
+def _ask_headers(headers: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
+    """The headers that say something about a request. Most have none, and the same ones as the request before."""
     # Of several with one name the last counts, as with `Head.header`.
-    return {name.decode(): value.decode("latin1") for name, value in request.head.headers if name in _ASK_HEADERS}
+    return {name.decode(): value.decode("latin1") for name, value in headers if name in _ASK_HEADERS}
 
 
 def _openai(handler: Handler) -> Handler:

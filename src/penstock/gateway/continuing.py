@@ -14,14 +14,14 @@ from penstock.gateway.sampling import Engine, OnTokens, Order, Sampled
 
 
 async def sample_whole(
-    engine: Engine, order: Order, *, deadline_seconds: float, clock: Clock, is_wanted: Callable[[], bool], on_tokens: OnTokens | None = None
+    engine: Engine, order: Order, *, deadline_seconds: float, clock: Clock, is_gone: Callable[[], bool], on_tokens: OnTokens | None = None
 ) -> list[Sampled]:
-    """As `Engine.sample`, and what an engine gave up half way (to load weights, or to stop) is continued from the same tokens, while it is wanted."""
+    """As `Engine.sample`, and what an engine gave up half way (to load weights, or to stop) is continued from the same tokens, unless its client is gone."""
     deadline = clock.monotonic() + deadline_seconds
     replies = await engine.sample(order, deadline_seconds=deadline_seconds, on_tokens=on_tokens)
     for index, reply in enumerate(replies):
         part = 0
-        while reply.finish == "abort" and len(reply.ids) < order.max_tokens and is_wanted():
+        while reply.finish == "abort" and len(reply.ids) < order.max_tokens and not is_gone():
             part += 1
             if clock.monotonic() + FIRST_WAIT_SECONDS >= deadline:
                 raise InfraError(f"the engine aborted a reply {part} times and did not finish it within {deadline_seconds:g} s")

@@ -162,13 +162,12 @@ class HttpEngine:
             raise _Again(str(error) or type(error).__name__, is_begun=on_tokens is not None and any(reply.ids for reply in replies)) from error
         except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise InfraError(f"the engine's answer cannot be read: {type(error).__name__}: {error!s:.200}") from error
-        if any(reply.ids and not reply.versions for reply in replies):
-            if url in self._naming:  # another server has taken the place of the one that did
+        for reply in replies:
+            if reply.versions:
+                self._naming.add(url)
+            elif reply.ids and url in self._naming:  # another server has taken the place of the one that did
                 self._naming.discard(url)
                 asserted = await self._published()
-        elif any(reply.versions for reply in replies):
-            self._naming.add(url)
-        for reply in replies:
             complete(reply, order, self._policy, asserted)
         return replies
 

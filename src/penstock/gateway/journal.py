@@ -14,6 +14,7 @@ from typing import Protocol
 from penstock.buffer.client import BufferClient
 from penstock.errors import InputError, PenstockError
 from penstock.gateway.events import Event
+from penstock.types.frozen import quickly_made
 from penstock.wire import decode_msgpack, encode_msgpack
 
 ENTRIES_PER_EPISODE = 32
@@ -157,7 +158,7 @@ class BufferJournal:
 
     async def _kept(self, entries: list[_Entry]) -> None:
         """Have entries sent with the next append."""
-        waiting = _Waiting(entries, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(entries=entries, done=asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
@@ -195,7 +196,8 @@ class BufferJournal:
                 waiting.done.set_result(None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@quickly_made
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Waiting:
     """Entries, and who waits for them."""
 

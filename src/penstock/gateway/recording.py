@@ -30,7 +30,7 @@ def recorded(conversation: Conversation) -> Recorded:
     for point in points:
         if point.parent != point.number - 1:
             recorder.fork(None if point.parent is None else places[point.parent])
-        if point.keep != recorder.num_tokens:
+        if point.keep != (0 if point.parent is None else points[point.parent].num_tokens):
             recorder.rewind(point.keep)
         if point.choice is None:
             _record_prompt(recorder, point)

@@ -37,7 +37,7 @@ def choice_of(sampled: Sampled, index: int, ask: Ask, template: ChatTemplate, *,
         message = Message(role="assistant", content=parsed.content, tool_calls=parsed.tool_calls)
     else:
         message = Message(role="assistant", content=shown)
-    versions = tuple(_filtered(run) for run in sampled.versions) if ask.filters else tuple(sampled.versions)
+    versions = tuple([_filtered(run) for run in sampled.versions]) if ask.filters else tuple(sampled.versions)
     usage = Usage(prompt_tokens=sampled.usage.prompt_tokens, cached_tokens=sampled.usage.cached_tokens, sampled_tokens=len(ids), seconds=sampled.usage.seconds)
     return Choice(ids=ids, logprobs=logprobs, versions=versions, text=text, message=message, finish=sampled.finish, usage=usage)
 
@@ -52,7 +52,7 @@ def cut_at(text: str, stops: Sequence[str]) -> str:
     >>> cut_at("a b END.", [" END", "b"])
     'a '
     """
-    return text[: min((found for stop in stops if (found := text.find(stop)) >= 0), default=len(text))]
+    return text[: min([found for stop in stops if (found := text.find(stop)) >= 0], default=None)]
 
 
 @quickly_made
@@ -129,7 +129,7 @@ def finish_of(choice: Choice) -> str:
 def usage_shape(choices: Sequence[Choice]) -> Shape:
     """Tokens of a whole answer."""
     prompt = choices[0].usage.prompt_tokens if choices else 0
-    sampled = sum(len(choice.ids) for choice in choices)
+    sampled = sum([len(choice.ids) for choice in choices])
     cached = choices[0].usage.cached_tokens if choices else 0
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled, "prompt_tokens_details": {"cached_tokens": cached}}
 

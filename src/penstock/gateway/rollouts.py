@@ -72,6 +72,8 @@ def abandoned(conversation: Conversation, repeats: Repeats) -> dict[int, str]:
     """
     reasons: dict[int, str] = {}
     for prompt in conversation.prompts():
+        if len(prompt.children) == 1 and not conversation.points[prompt.children[0]].is_gone:
+            continue  # so it is with most: there is nothing else to keep
         replies = [conversation.points[number] for number in prompt.children]
         attempts = [[reply for reply in replies if reply.attempt == attempt] for attempt in range(1, prompt.num_attempts + 1)]
         got = [attempt for attempt in attempts if attempt and not attempt[0].is_gone]
@@ -108,7 +110,7 @@ def verdict(opened: Opened, conversation: Conversation, rewards: Rewards, ended:
     """Look at a session without changing it. Raises `InvalidError` if it has no reward, or none that is a number, and should have one."""
     points = conversation.points
     reasons = abandoned(conversation, opened.manner.repeats)
-    kept = frozenset(point.number for point in points if point.choice is not None and point.number not in reasons)
+    kept = frozenset([point.number for point in points if point.choice is not None and point.number not in reasons])
     status, failure, error = ended.status, ended.failure, ended.error
     is_trained = status.usable and opened.slot.purpose is Purpose.TRAIN
     if is_trained and not any(run.policy == trainable_policy for number in kept for run in _versions(points[number])):

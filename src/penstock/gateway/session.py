@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from penstock.gateway.requests import Ask
 from penstock.gateway.rollouts import Rewards
 from penstock.gateway.sampling import Engine, OnTokens, Order, Sampled
 from penstock.gateway.spelling import Speller
-from penstock.gateway.watching import Gone
+from penstock.gateway.watching import BreakingOff, Gone
 from penstock.process.points import reach
 from penstock.types import Purpose
 from penstock.wire import digest
@@ -76,8 +75,8 @@ class Session:
         self._undelivered: set[str] = set()
         """Requests whose client did not get the answer, as far as we know."""
         self._keyed: dict[str, asyncio.Future[Answer]] = {}
-        self._num_answers: Counter[str] = Counter()
-        self._under_way: Counter[str] = Counter()
+        self._num_answers: dict[str, int] = {}
+        self._under_way: dict[str, int] = {}
         """Requests by digest: answered, and being answered."""
         self._appending = asyncio.Lock()
         self._speller = Speller()
@@ -135,7 +134,7 @@ class Session:
             id = event.replied.id
             self.num_forks += self._is_fork(event.replied)
             self._answers[id] = self.conversation.apply(event.replied, event.at)
-            self._num_answers[event.replied.request] += 1
+            self._num_answers[event.replied.request] = 1 + self._num_answers.get(event.replied.request, 0)
             if not event.replied.gone:
                 self._by_request[event.replied.request] = (id, event.at)
         elif event.rewarded is not None:
@@ -171,13 +170,16 @@ class Session:
         if self.num_requests >= self._around.limits.max_requests:
             raise LimitError(f"the session has {self.num_requests} requests under way; that is the most")
         self.num_requests += 1
-        self._under_way[ask.digest] += 1
+        self._under_way[ask.digest] = 1 + self._under_way.get(ask.digest, 0)
         try:
             answering = self._sampled(ask, id, gone, on_tokens)
             return await (self._promised(ask, answering) if ask.is_keyed else answering)
         finally:
             self.num_requests -= 1
-            self._under_way[ask.digest] -= 1
+            if self._under_way[ask.digest] > 1:
+                self._under_way[ask.digest] -= 1
+            else:
+                del self._under_way[ask.digest]
             self.touched = self._around.clock.monotonic()
 
     async def _promised(self, ask: Ask, answering: Coroutine[Any, Any, Answer]) -> Answer:
@@ -251,8 +253,8 @@ class Session:
         return self._answer(id, ask, at)
 
     def _answer(self, id: str, ask: Ask, at: int, sampled: Sequence[Sampled] = ()) -> Answer:
-        choices = tuple(point.choice for point in self._answers[id] if point.choice is not None)
-        return Answer(id=id, model=ask.model, created=at // 1000, choices=choices, alternatives=tuple(reply.alternatives for reply in sampled))
+        choices = tuple([point.choice for point in self._answers[id] if point.choice is not None])
+        return Answer(id=id, model=ask.model, created=at // 1000, choices=choices, alternatives=tuple([reply.alternatives for reply in sampled]))
 
     async def _sampled(self, ask: Ask, id: str, gone: Gone, on_tokens: OnTokens | None) -> Answer:
         try:
@@ -261,10 +263,11 @@ class Session:
             raise BadRequestError(str(error), "messages") from None
         order = self._order(ask, prompt, id)
         replies, is_gone = await self._unless_gone(order, gone, on_tokens)
-        if not any(reply.ids for reply in replies):
+        template = self._around.template
+        choices = tuple([choice_of(reply, index, ask, template, id=id) for index, reply in enumerate(replies) if reply.ids])
+        if not choices:
             self._around.count("clients_gone", 1)
             raise ClientGone
-        choices = tuple(choice_of(reply, index, ask, self._around.template, id=id) for index, reply in enumerate(replies) if reply.ids)
         replied = Replied(
             id=id,
             request=ask.digest,
@@ -282,7 +285,7 @@ class Session:
         await self.tell(replied=replied)
         reach("gateway.after_journal")
         self._around.count("turns", 1)
-        self._around.count("tokens_sampled", sum(len(choice.ids) for choice in choices))
+        self._around.count("tokens_sampled", sum([len(choice.ids) for choice in choices]))
         if is_gone:
             self._around.count("clients_gone", 1)
             raise ClientGone
@@ -292,41 +295,27 @@ class Session:
     async def _unless_gone(self, order: Order, gone: Gone, on_tokens: OnTokens | None) -> tuple[list[Sampled], bool]:
         """The replies, and whether they were broken off because the client has left."""
         around = self._around
-        ending: list[asyncio.Task[None]] = []
-        scope = asyncio.timeout(None)
-
-        def leave() -> None:
-            # The engine is told to end the request with what there is of it; if it does not in time, the request is given up.
-            ending.append(asyncio.create_task(around.engine.abort(order.request_id)))
-            scope.reschedule(asyncio.get_running_loop().time() + 2 * ABORT_SECONDS)
-
+        breaking = BreakingOff(lambda: around.engine.abort(order.request_id), seconds=2 * ABORT_SECONDS)
+        gone.then(breaking.begin)
         replies: list[Sampled] = []
         try:
-            async with scope:
-                gone.then(leave)
-                replies = await sample_whole(
-                    around.engine,
-                    order,
-                    deadline_seconds=around.limits.reply_seconds,
-                    clock=around.clock,
-                    is_wanted=lambda: not gone.is_set(),
-                    on_tokens=on_tokens,
-                )
-        except TimeoutError:
-            if not scope.expired():
+            replies = await sample_whole(
+                around.engine, order, deadline_seconds=around.limits.reply_seconds, clock=around.clock, is_gone=gone.is_set, on_tokens=on_tokens
+            )
+        except asyncio.CancelledError:
+            if not breaking.has_given_up():
                 raise
         finally:
             gone.then(None)
-            if ending:
-                ending[0].cancel()
-                await asyncio.gather(*ending, return_exceptions=True)
+            if gone.is_set():
+                await breaking.end()
         # A reply that is complete waits for its client, who may come back.
         return replies, gone.is_set() and any(reply.finish == "abort" for reply in replies)
 
     def _order(self, ask: Ask, prompt: Prompt, id: str) -> Order:
         manner = self.opened.manner
         # The same request after a restart samples the same; the same request again, or at once, does not.
-        attempt = f"{self._num_answers[ask.digest]} {self._under_way[ask.digest]}"
+        attempt = f"{self._num_answers.get(ask.digest, 0)} {self._under_way[ask.digest]}"
         seed = int(digest(f"{self.opened.seed} {ask.digest} {attempt}".encode())[:16], 16) >> 1
         return Order(
             ids=prompt.ids,
