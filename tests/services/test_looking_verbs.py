@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 from tests.services.buffers import Process, group, rollout
 
 from penstock.buffer.client import BufferClient
+from penstock.buffer.findings import Finding
 from penstock.cli import main
+from penstock.errors import UnknownError
 from penstock.types import Laws
 
 
@@ -142,3 +145,35 @@ def test_where_says_what_to_ask_for_whichever_run_knows_it(process: Process) -> 
             assert (code, words in error, error.count("\n")) == (1, True, 1), error
             assert "; run" not in error, "a run that knows nothing of the kind is not quoted"
     assert "stored as %C3%BC%201, ok" in penstock("where", "ü 1", "--url", process.url)[1]
+
+
+def test_a_run_whose_own_record_is_damaged_is_told_by_the_buffer_that_serves_it(tmp_path: Path) -> None:
+    async def filled(url: str) -> None:
+        for run in ("sound", "torn"):
+            async with BufferClient(url, run) as client:
+                await client.open_run(Laws(), "0" * 32)
+
+    async def verified(url: str, run: str) -> tuple[Finding, ...]:
+        async with BufferClient(url, run) as client:
+            return await client.verify()
+
+    process = Process(tmp_path)
+    try:
+        asyncio.run(filled(process.url))
+        process.kill()
+        with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as store, store:
+            store.execute("UPDATE facts SET body = zeroblob(3) WHERE kind = 'run' AND run = 'torn'")
+        process.start()
+        (torn,) = asyncio.run(verified(process.url, "torn"))
+        assert (torn.promise, torn.checked, "fails its checksum" in torn.broken[0]) == ("D3", "a run that cannot be opened", True)
+        assert not any("torn" in sentence for finding in asyncio.run(verified(process.url, "sound")) for sentence in finding.broken)
+        with pytest.raises(UnknownError, match="no run another"):
+            asyncio.run(verified(process.url, "another"))
+    finally:
+        process.kill()
+
+
+def test_verify_says_in_one_line_that_a_store_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "store.sqlite").touch()
+    code, out, error = penstock("verify", str(tmp_path))
+    assert (code, out, error.count("\n"), "store.sqlite is empty: nothing was ever stored in it" in error) == (1, "", 1, True)

@@ -13,7 +13,7 @@ from penstock.buffer.client import group_of
 from penstock.buffer.core import Buffer
 from penstock.buffer.serving import STORE_FILE
 from penstock.buffer.store import SqliteStore, is_written
-from penstock.errors import UnknownError
+from penstock.errors import CorruptError, UnknownError
 from penstock.types import Group, Plan
 
 
@@ -42,13 +42,16 @@ class Archive(Held):
 
 @contextmanager
 def opened(run_dir: Path) -> Iterator[Archive]:
-    """The archive in a run directory. Raises `UnknownError` if there is none."""
+    """The archive in a run directory. Raises `UnknownError` if there is none, `CorruptError` if the record of its run is damaged."""
     path = _store(run_dir)
     if not path.exists():
         raise UnknownError(f"{run_dir} is not the directory of a run: it has no buffer/{STORE_FILE}")
     store = SqliteStore(path, read_only=True)
     try:
         runs = store.runs()
+        damaged = store.damaged_runs().difference(run.run for run in runs)
+        if damaged:
+            raise CorruptError(f"{path} holds a run that cannot be opened: {'; '.join(sentence for run in sorted(damaged) for sentence in store.corrupt(run))}")
         if len(runs) != 1:
             raise UnknownError(f"{path} holds {len(runs)} runs, expected one")
         yield Archive(Buffer(store, time.time), runs[0].run, run_dir)

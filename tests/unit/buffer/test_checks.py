@@ -142,6 +142,10 @@ def test_damage_is_told_of_its_own_run_and_of_one_that_cannot_be_opened(path: Pa
     found = check_store(path)
     assert [finding.checked for finding in found["other"]] == ["a run that cannot be opened"]
     assert "fails its checksum" in found["other"][0].broken[0]
+    assert check_store(path, run="other") == {"other": found["other"]}
+    assert list(check_store(path, run=RUN)) == [RUN]
+    with pytest.raises(UnknownError, match="no run another"):
+        check_store(path, run="another")
 
 
 def test_a_run_without_the_weights_it_began_with_is_found(path: Path) -> None:
@@ -158,6 +162,14 @@ def test_a_journal_with_a_hole_or_a_damaged_entry_is_found(path: Path) -> None:
     (hole, damage) = broken(path)["D3"]
     assert hole == "the journal of a has a hole: there are 2 entries, the last is number 2"
     assert damage.startswith("journal 'b 2' of run")
+
+
+def test_an_empty_file_is_called_so(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    path.touch()
+    with pytest.raises(StoreError, match=r"/store\.sqlite is empty: nothing was ever stored in it, or what was is lost"):
+        check_store(path)
+    assert path.stat().st_size == 0
 
 
 def test_a_store_that_cannot_be_read_is_called_by_its_own_name(path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.unit.lab.conftest import RUN, SKIPPED, UPDATES
 from tests.unit.lab.tampering import Forger
 
 from penstock.buffer.store import SqliteStore
-from penstock.errors import ConflictError, UnknownError
+from penstock.errors import ConflictError, CorruptError, UnknownError
 from penstock.lab.verify import verify
 from penstock.models import read_weights, write_weights
 from penstock.types import GroupState, Outcome, Purpose
@@ -24,6 +24,13 @@ def broken(run_dir: Path) -> dict[str, list[str]]:
     for finding in verify(run_dir):
         found.setdefault(finding.promise, []).extend(finding.broken)
     return {promise: sentences for promise, sentences in found.items() if sentences}
+
+
+def test_a_run_whose_own_record_is_damaged_is_called_so(run_dir: Path) -> None:
+    with Forger(run_dir, RUN) as forger:
+        forger.sql("UPDATE facts SET body = zeroblob(3) WHERE kind = 'run'")
+    with pytest.raises(CorruptError, match=f"holds a run that cannot be opened: run .* of run '{RUN}' fails its checksum"):
+        verify(run_dir)
 
 
 def test_a_sound_run_has_nothing_broken_and_everything_was_looked_at(run_dir: Path) -> None:

@@ -43,12 +43,13 @@ def check_store(path: Path, *, run: str | None = None) -> dict[str, tuple[Findin
     """
     with snapshot(path) as store:
         buffer = Buffer(store, time.time)
-        if run is not None and run not in buffer.runs():
-            raise UnknownError(f"no run {run}; there are {buffer.runs()}")
         found = {name: check_run(Held(buffer, name), path.parent) for name in buffer.runs() if run in (None, name)}
-        for name in sorted(store.damaged_runs().difference(found)) if run is None else ():
-            # Its own record is: it can be opened no more, and is listed nowhere.
-            found[name] = (Finding(promise="D3", checked="a run that cannot be opened", broken=store.corrupt(name)),)
+        for name in sorted(store.damaged_runs().difference(buffer.runs())):
+            if run in (None, name):
+                # Its own record is: it can be opened no more, and is listed nowhere.
+                found[name] = (Finding(promise="D3", checked="a run that cannot be opened", broken=store.corrupt(name)),)
+        if run is not None and run not in found:
+            raise UnknownError(f"no run {run}; there are {buffer.runs()}")
         return found
 
 

@@ -24,9 +24,10 @@ _busy: WeakSet[BufferService] = WeakSet()
 async def _verify(service: BufferService, request: Request) -> Response:
     """In a thread, on a copy of the store: it takes as long as reading everything does, and nobody waits for it but the one who asked."""
     run, store = run_of(request), service.buffer.store
-    await check_run(service, run)
     if not isinstance(store, SqliteStore):
         raise InvalidError("this buffer's store cannot be copied")
+    if run not in store.damaged_runs():  # one whose own record is damaged is not there for anything else
+        await check_run(service, run)
     if service in _busy:
         raise LimitError("the buffer is being verified already; ask again when that is done", http_status=503)
     _busy.add(service)

@@ -106,6 +106,9 @@ def _open_for_reading(path: Path) -> sqlite3.Connection:
             raise
         connection = _connect_read_only(path, "mode=ro&immutable=1")
         version = _schema.check(connection, path)
+    if version == 0:
+        connection.close()
+        raise StoreError(f"{path} is empty: nothing was ever stored in it, or what was is lost")
     if version != _schema.SCHEMA:
         connection.close()
         raise SchemaError(f"{path} has schema {version} and can be read once it was opened for writing, which brings it to {_schema.SCHEMA}")
