@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import InvariantError
 from penstock.ledger.counts import Counts
@@ -48,8 +47,7 @@ Reply = TypeVar("Reply", covariant=True)
 _PENDING, _FAILED = MemberState.PENDING, MemberState.FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Reply]):
+class Decision(NamedTuple, Generic[Reply]):
     """What to answer, and the records that make it true."""
 
     reply: Reply

@@ -55,9 +55,11 @@ def facts(rollout: Rollout, *, policy: str = "policy") -> RolloutFacts:
             for run in segment.versions:
                 if run.policy == policy:
                     by_version[run.version] = by_version.get(run.version, 0) + run.count
-    versions = tuple(sorted(by_version))
+    # Nearly always there is one.
+    versions = tuple(by_version) if len(by_version) < 2 else tuple(sorted(by_version))
     counts = tuple([by_version[version] for version in versions])
-    return RolloutFacts(tokens, sum(counts), *_prefix(segments, path, policy), versions, counts)
+    prefix_tokens, prefix_digest = _prefix(segments, path, policy)
+    return RolloutFacts(tokens, sum(counts), prefix_tokens, prefix_digest, versions, counts)
 
 
 def _is_one_path(segments: Sequence[Segment]) -> bool:
@@ -81,22 +83,23 @@ def _prefix(segments: Sequence[Segment], path: Iterable[int], policy: str) -> tu
     shared: list[bytes] = []
     num_tokens = 0
     for index in path:
-        ids = segments[index].ids
-        length = _shareable_length(segments[index], policy)
+        segment = segments[index]
+        ids = segment.ids
+        length = num_ids = len(ids)
+        if segment.media or segment.source is _SAMPLED:
+            length = _shareable_length(segment, policy)
         if length:
-            shared.append((ids if length == len(ids) else ids[:length]).astype(_INT32, copy=False).tobytes())
+            shared.append((ids if length == num_ids else ids[:length]).astype(_INT32, copy=False).tobytes())
             num_tokens += length
-        if length < len(ids):
+        if length < num_ids:
             break
     return num_tokens, xxhash.xxh3_128_hexdigest(shared[0] if len(shared) == 1 else b"".join(shared))
 
 
 def _shareable_length(segment: Segment, policy: str) -> int:
-    """Tokens of a segment before the first that `policy` sampled; none if it has media."""
+    """Tokens of a sampled segment, or of one with media, before the first that `policy` sampled; none if it has media."""
     if segment.media:
         return 0
-    if segment.source is not _SAMPLED:
-        return len(segment.ids)
     length = 0
     for run in segment.versions:
         if run.policy == policy:
