@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -77,6 +79,29 @@ async def test_a_group_that_is_damaged_hides_no_other_of_its_lease(process: Proc
     # Asking again would not mend it: the client says so at once.
     with pytest.raises(CorruptError, match="fails its checksum"):
         await client.rollout("s/0/1:1:0")
+
+
+async def test_a_group_that_was_damaged_while_it_grew_is_dropped_and_told_when_its_buffer_starts(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    try:
+        async with BufferClient(process.url, "run") as client:
+            await client.open_run(Laws(credit_tokens=10**6), "0" * 32)
+            await client.open_groups([group(0), group(1)])
+            for index in range(2):
+                (answer,) = await client.write([rollout(f"s/0/{index}", 0, run="run")])
+                assert answer.code is None
+            process.kill()
+            with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as store, store:
+                store.execute("UPDATE rollouts SET body = zeroblob(length(body)) WHERE uid = 's/0/0:0:0'")
+            process.start()
+            while "dropped(damaged)" not in await states(client):
+                await asyncio.sleep(0.05)
+            assert await states(client) == {"open": 1, "dropped(damaged)": 1}
+            ledger = await client.ledger()
+            assert (ledger.imbalance, ledger.balances[0].members) == (0, {"accepted": 1, "pending": 1, "failed(group_dropped)": 2})
+        assert "dropped, since a record of theirs is damaged: group s/0/0" in (tmp_path / "log").read_text()
+    finally:
+        process.kill()
 
 
 async def test_the_groups_of_a_lease_come_as_json_too(process: Process, client: BufferClient) -> None:

@@ -103,6 +103,15 @@ def test_a_rollout_that_fills_two_slots_is_found(path: Path) -> None:
     ]
 
 
+def test_a_slot_with_two_rollouts_is_found(path: Path) -> None:
+    store = SqliteStore(path, read_only=True)
+    known, payload = store.rollout(RUN, "env/0/2:0:0"), store.payload(RUN, "env/0/2:0:0")
+    store.close()
+    assert known is not None
+    forge(path, replace(known, uid="twin"), replace(payload, uid="twin"))
+    assert "group env/0/2 has 3 usable rollouts for 2 filled slots" in broken(path)["E3"]
+
+
 def test_a_group_that_no_longer_holds_what_made_it_ready_is_found(path: Path) -> None:
     store = SqliteStore(path, read_only=True)
     group = store.group(RUN, "env/0/2")
