@@ -18,11 +18,10 @@ _NOT_TEXT = re.compile(f"[{RESERVED}\ud800-\udfff]")
 
 def check_messages(messages: Sequence[Message], tools: Sequence[Json] | None = None) -> None:
     """Raises `InvalidError` for an unknown role, a reserved noncharacter or a lone surrogate, anywhere, and for what is nested too deep to look at."""
-    for index, message in enumerate(messages):
-        if message.role not in ROLES:
-            raise InvalidError(f"message {index} has the role {message.role!r}; known are {', '.join(sorted(ROLES))}")
     try:
         for index, message in enumerate(messages):
+            if message.role not in ROLES:
+                raise InvalidError(f"message {index} has the role {message.role!r}; known are {', '.join(sorted(ROLES))}")
             if message.tool_calls or message.tool_call_id or message.name or _NOT_TEXT.search(message.content):
                 _check(as_json(message), f"message {index}")
         if tools:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
 
 from penstock.types import Int32Array, Source
-from penstock.types.frozen import quickly_made
+from penstock.types.frozen import changed, quickly_made
 
 
 class Rewrite(StrEnum):
@@ -95,10 +95,10 @@ def joined_ids(known: Sequence[Known]) -> Int32Array:
 
 def shifted(pieces: Sequence[Piece], offset: int) -> tuple[Piece, ...]:
     """The pieces with messages counted from `offset`."""
-    return tuple(piece if piece.message_index is None else replace(piece, message_index=piece.message_index + offset) for piece in pieces)
+    return tuple(piece if piece.message_index is None else changed(piece, message_index=piece.message_index + offset) for piece in pieces)
 
 
 def without_first(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """The pieces without their first token."""
-    head = replace(pieces[0], ids=pieces[0].ids[1:])
+    head = changed(pieces[0], ids=pieces[0].ids[1:])
     return (head, *pieces[1:]) if len(head.ids) else tuple(pieces[1:])

@@ -14,6 +14,7 @@ from penstock.chat.messages import RESERVED
 from penstock.chat.pieces import Piece
 from penstock.chat.vocabulary import Encoded
 from penstock.types import Int32Array, Message, Source
+from penstock.types.frozen import quickly_made
 
 _OPEN, _CLOSE = RESERVED[1], RESERVED[2]
 _FIRST_NUMBER = 0xF0000
@@ -21,6 +22,7 @@ _SHORTEST_PLAIN = 16
 _SPAN_MARK = re.compile(f"([{_OPEN}{_CLOSE}])(.)", re.DOTALL)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Characters `start` to `stop` are text of message `index`."""

@@ -238,9 +238,10 @@ class ChatTemplate:
         if frame is None or not frame.fits(contents):
             return None
         text, spans = frame.parts[0], []
-        for index, (content, behind) in enumerate(zip(contents, frame.parts[1:], strict=True)):
-            spans.append(Span(index=index, start=len(text), stop=len(text) + len(content)))
-            text += content + behind
+        for index, content in enumerate(contents):
+            start, text = len(text), text + content
+            spans.append(Span(index=index, start=start, stop=len(text)))
+            text += frame.parts[index + 1]
         return text, spans
 
     def _contents(self, messages: Sequence[Message]) -> list[str]:

@@ -13,6 +13,7 @@ Repeats = Literal["retry", "sample"]
 """What the same request again means: the client did not get the first reply (the older one is abandoned), or it wants one more (both are kept)."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """The place in the buffer that a session fills."""
@@ -31,6 +32,7 @@ class Slot:
         return f"{self.group_id}:{self.member}:{self.retry}"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
     """How the replies of a session are sampled, whatever its client asks for."""
@@ -44,6 +46,7 @@ class Manner:
     repeats: Repeats = "retry"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """The session begins."""
@@ -111,6 +114,7 @@ class Replied:
     """The client had left before the reply was complete."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewarded:
     """A reward was given: to the session, or to one of its replies. Given again under the same name, it replaces the first."""
@@ -122,6 +126,7 @@ class Rewarded:
     """Of a reply: its reward as a whole. Without it, the sum of the named ones."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """Nothing more is said."""
@@ -133,6 +138,7 @@ class Ended:
     metadata: Mapping[str, Json] = field(default_factory=dict)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """The rollout is in the buffer, or will never be."""

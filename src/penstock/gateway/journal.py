@@ -41,6 +41,7 @@ class Journal(Protocol):
         """Sessions that were noted as open and not as closed."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """A session was opened or has ended."""
@@ -55,6 +56,7 @@ class Note:
     is_open: bool = True
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
     """One entry of the list of sessions: a note, or, as the first of an episode, all that is open then."""

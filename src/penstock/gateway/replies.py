@@ -74,8 +74,11 @@ class Answer:
             shape: Shape = {"index": index, "message": message_shape(choice), "finish_reason": finish_of(choice), "logprobs": None}
             if ask.wants_logprobs:
                 shape["logprobs"] = {"content": logprobs_shape(choice.ids.tolist(), choice.logprobs.tolist(), self._alternatives(index), texts)}
-            shapes.append(shape | _facts(choice, ask))
-        return _envelope("chat.completion", self, shapes) | {"usage": usage_shape(self.choices)}
+            shape.update(_facts(choice, ask))
+            shapes.append(shape)
+        whole = _envelope("chat.completion", self, shapes)
+        whole["usage"] = usage_shape(self.choices)
+        return whole
 
     def last_events(self, ask: Ask, streams: Mapping[int, TextStream], texts: Callable[[int], str]) -> list[bytes]:
         """What is still to be told to a client that streams, after `streams` have told a part: the rest of each choice, and why it ended."""
@@ -117,8 +120,9 @@ def part_event(id: str, model: str, created: int, index: int, delta: Shape, logp
 def message_shape(choice: Choice) -> Shape:
     """The message of a reply."""
     message = choice.message
-    shape: Shape = {"role": "assistant", "content": message.content or (None if message.tool_calls else "")}
-    return shape | ({"tool_calls": list(message.tool_calls)} if message.tool_calls else {})
+    if not message.tool_calls:
+        return {"role": "assistant", "content": message.content}
+    return {"role": "assistant", "content": message.content or None, "tool_calls": list(message.tool_calls)}
 
 
 def finish_of(choice: Choice) -> str:

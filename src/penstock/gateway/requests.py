@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import BadRequestError, InputError
 from penstock.types import Json, Message
-from penstock.types.frozen import quickly_made
+from penstock.types.frozen import changed, quickly_made
 from penstock.wire import canonical_json, digest, parse_json
 
 MAX_ALTERNATIVES, MAX_STOPS, MAX_STOP_CHARACTERS = 20, 16, 256
@@ -113,26 +113,7 @@ def ask_of(body: bytes, plain: Json, headers: Mapping[str, str], *, before: tupl
 def ask_more(ask: Ask, body: bytes, more: Json, headers: Mapping[str, str]) -> Ask:
     """The request that `body` spells, where it says what `ask` says but for `more` messages behind those."""
     name, is_keyed, is_retry = _named(body, headers)
-    return Ask(
-        digest=name,
-        is_keyed=is_keyed,
-        is_retry=is_retry,
-        model=ask.model,
-        messages=ask.messages + _messages(more, len(ask.messages)),
-        tools=ask.tools,
-        calls_tools=ask.calls_tools,
-        num_choices=ask.num_choices,
-        max_tokens=ask.max_tokens,
-        temperature=ask.temperature,
-        seed=ask.seed,
-        stop=ask.stop,
-        wants_logprobs=ask.wants_logprobs,
-        num_alternatives=ask.num_alternatives,
-        filters=ask.filters,
-        return_token_ids=ask.return_token_ids,
-        stream=ask.stream,
-        include_usage=ask.include_usage,
-    )
+    return changed(ask, digest=name, is_keyed=is_keyed, is_retry=is_retry, messages=ask.messages + _messages(more, len(ask.messages)))
 
 
 def _named(body: bytes, headers: Mapping[str, str]) -> tuple[str, bool, bool]:

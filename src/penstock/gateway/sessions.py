@@ -8,7 +8,6 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 
 from penstock.errors import ConflictError, LimitError, PenstockError, UnknownError
 from penstock.gateway.events import Ended, Event, Manner, Opened, Rewarded, Slot, Stored
@@ -17,6 +16,7 @@ from penstock.gateway.rollouts import rollout_of, verdict
 from penstock.gateway.session import Session, Surroundings
 from penstock.gateway.slots import OpenSession
 from penstock.types import Rollout, RolloutStatus
+from penstock.types.frozen import changed
 from penstock.wire import digest
 
 log = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class Sessions:
         async with self._lock("slots"):
             taken = frozenset((note.group_id, note.member) for note in self._notes.values())
             slot = await find_slot(wanted, session, taken)
-            given = {name: getattr(wanted, name) for name in ("temperature", "max_tokens", "allow_filters", "repeats")}
-            manner = replace(self._manner, **{name: value for name, value in given.items() if value is not None})
+            given = {name: value for name in ("temperature", "max_tokens", "allow_filters", "repeats") if (value := getattr(wanted, name)) is not None}
+            manner = changed(self._manner, **given) if given else self._manner
             return await self.begin(
                 slot,
                 session=session,
@@ -209,14 +209,14 @@ class Sessions:
                 rollout = rollout_of(session.opened, session.conversation, session.rewards, session.ended, trainable_policy=self._policy)
                 stored = await self._sink(rollout)
                 note = self._notes.get(id)
-                await session.tell(stored=stored, note=None if note is None else replace(note, is_open=False))
+                await session.tell(stored=stored, note=None if note is None else changed(note, is_open=False))
                 self._around.count(f"written/{stored.fate}", 1)
         self._close(session)
         self._notes.pop(id, None)
         self._locks.pop(id, None)
 
     async def _drop(self, note: Note) -> None:
-        await self._around.journal.note(replace(note, is_open=False))
+        await self._around.journal.note(changed(note, is_open=False))
         self._notes.pop(note.session, None)
         self._locks.pop(note.session, None)
 

@@ -41,7 +41,8 @@ class Tokens:
         )
 
 
-@dataclass(slots=True, eq=False)
+@quickly_made
+@dataclass(slots=True, kw_only=True, eq=False)
 class Run:
     """One or more appends in a row that may stand in one segment."""
 
@@ -63,7 +64,7 @@ class Run:
             depth = run.depth + place[1]
             if place[1] < run.length:
                 run.cuts.add(place[1])
-        return cls(place, depth, [tokens], len(tokens.ids), set(), {})
+        return cls(parent=place, depth=depth, chunks=[tokens], length=len(tokens.ids))
 
     def may_grow(self, offset: int, tokens: Tokens) -> bool:
         """Whether tokens after the first `offset` of the run may be a part of it."""
