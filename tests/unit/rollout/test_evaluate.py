@@ -156,7 +156,7 @@ class GreedyEnv(ParityEnv):
 
     async def open(self, problem: Problem, seed: int) -> Observation:
         if problem.id == "huge":
-            bytearray(1 << 40)
+            np.zeros(4 << 30, np.uint8)  # which takes nothing until it is written to
         if problem.id == "kept" and len(GreedyEnv.kept) < 9:
             GreedyEnv.kept.append(bytearray(16 << 20))
         return await super().open(problem, seed)
@@ -174,6 +174,18 @@ async def test_an_environment_that_asks_for_too_much_memory_fails_its_episode_on
     result = await evaluate(config(model[0], env=env, eval=EvalConfig(samples=1, max_retries=0)))
     assert result.errors == {"env_raised": 2}
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+async def test_an_engine_tells_what_its_caches_have_come_to_take(model: tuple[Path, Any]) -> None:
+    engine = LocalEngine.load(model[0])
+    # A key and a value of 16 numbers, 4 bytes each, for each of 4 heads in 3 layers; and twice that while caches grow.
+    bytes_per_token = 2 * 16 * 4 * 4 * 3 * 2
+    assert engine.cache_bytes == 0
+    for num_ids in (70, 5):
+        await engine.complete(Continuation(ids=np.arange(num_ids, dtype=np.int32), max_tokens=10, temperature=0.0))
+        # At most there was the first prompt, which is kept for later requests, and place for it and its reply besides.
+        assert engine.cache_bytes == bytes_per_token * (70 + 70 + 10)
+    assert engine.most_cache_bytes == bytes_per_token * (131_072 + 32_768)
 
 
 async def test_an_environment_that_leaks_ends_the_evaluation_with_what_it_may_hold(model: tuple[Path, Any]) -> None:
