@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 from tests.services.store_stage import RUN, entry, group, member, payload, rollout
+from tests.unit.buffer import archiving
 
+from penstock.buffer.checks import check_store
+from penstock.buffer.core import Buffer
 from penstock.buffer.store import SqliteStore
 from penstock.buffer.store._schema import SCHEMA
 from penstock.errors import SchemaError, StoreError
+from penstock.ledger import balance
 
-OLD_STORE = Path(__file__).parent / "data" / "store_schema_1.sql"
+OLD_STORES = Path(__file__).parent / "data"
 
 # Writes change sets without waiting and says which are durable, until it is killed.
 WRITER = """
@@ -145,6 +149,22 @@ def test_a_store_of_an_older_schema_opens_with_all_it_holds(tmp_path: Path) -> N
     store.close()
 
 
+def test_slots_that_an_older_schema_wrote_as_filled_count_beside_those_of_today(tmp_path: Path) -> None:
+    path = _old_store(tmp_path, 5)
+    store = SqliteStore(path)
+    buffer = Buffer(store, iter(range(1000, 2000)).__next__)
+    (before,) = balance(buffer.ledger(archiving.RUN))
+    assert before.groups == {"dropped(too_few)": 1, "open": 1, "ready": 1, "spent": 1}
+    assert before.members == {"accepted": 6, "failed(env_error)": 1, "pending": 1}
+    archiving.write(buffer, archiving.rollout(2, 1))
+    store.close()
+    store = SqliteStore(path)
+    (after,) = balance(Buffer(store, lambda: 2000.0).ledger(archiving.RUN))
+    store.close()
+    assert (after.groups["ready"], after.members) == (2, {"accepted": 7, "failed(env_error)": 1})
+    assert not [sentence for finding in check_store(path)[archiving.RUN] for sentence in finding.broken]
+
+
 def test_a_migration_that_cannot_finish_leaves_the_older_store_as_it_was(tmp_path: Path) -> None:
     path = _old_store(tmp_path)
     connection = sqlite3.connect(path)
@@ -188,11 +208,11 @@ def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path, content: str) 
     assert path.read_bytes() == before
 
 
-def _old_store(directory: Path) -> Path:
-    """A file that schema 1 wrote."""
+def _old_store(directory: Path, schema: int = 1) -> Path:
+    """A file that an older schema wrote."""
     path = directory / "store.sqlite"
     connection = sqlite3.connect(path)
-    connection.executescript(OLD_STORE.read_text(encoding="ascii"))
+    connection.executescript((OLD_STORES / f"store_schema_{schema}.sql").read_text(encoding="ascii"))
     connection.close()
     shutil.copy(path, directory / "backup.sqlite")
     return path

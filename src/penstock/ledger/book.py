@@ -37,7 +37,6 @@ from penstock.types import (
     Version,
     all_filled,
     filled,
-    fills,
 )
 from penstock.types.frozen import changed
 
@@ -325,9 +324,8 @@ class Ledger:
         if group is None:
             return
         self.pools.accept(group, rollout)
-        slots = self.members.get(rollout.group_id, ())
-        if rollout.member < len(slots) and fills(rollout, slots[rollout.member]):
-            self._apply_member(filled(slots[rollout.member], rollout))
+        if rollout.status.usable:
+            self._apply_member(filled(self.members[group.id][rollout.member], rollout))
 
     def _apply_annotation(self, annotation: AnnotationRecord) -> None:
         self.annotations.setdefault(annotation.group_id, {})[annotation.rollout_uid, annotation.name, annotation.step] = annotation

@@ -33,7 +33,6 @@ from penstock.types.groups import (
     RolloutRecord,
     all_filled,
     filled,
-    fills,
 )
 from penstock.types.kept import ArchiveFile, JournalEntry, Moved, Payload
 from penstock.types.leases import LeaseRecord, LeaseRequest, LeaseState, ReaderRecord
@@ -123,7 +122,6 @@ __all__ = [
     "WeightManifest",
     "all_filled",
     "filled",
-    "fills",
     "kept_segments",
     "spent_group",
 ]

@@ -195,13 +195,8 @@ class AnnotationRecord:
     stored_at: float = 0.0
 
 
-def fills(rollout: RolloutRecord, slot: MemberRecord) -> bool:
-    """Whether the stored rollout is what the slot waited for."""
-    return slot.state is MemberState.PENDING and rollout.retry == slot.retry and rollout.member == slot.member and rollout.status.usable
-
-
 def filled(slot: MemberRecord, rollout: RolloutRecord) -> MemberRecord:
-    """The slot once the rollout was accepted. Nothing is kept of this but the rollout: it says the same."""
+    """A pending slot once a usable rollout of its try was accepted. Nothing is kept of this but the rollout: it says the same."""
     return changed(slot, state=MemberState.ACCEPTED, session=None, uid=rollout.uid, reason=None)
 
 
@@ -209,4 +204,4 @@ def all_filled(slots: Iterable[MemberRecord], rollouts: Iterable[RolloutRecord])
     """Slots as they were kept last, with what the stored rollouts of their groups say."""
     tries = {(rollout.group_id, rollout.member, rollout.retry): rollout for rollout in rollouts if rollout.status.usable}
     found = [(slot, tries.get((slot.group_id, slot.member, slot.retry))) for slot in slots]
-    return [filled(slot, rollout) if rollout is not None and fills(rollout, slot) else slot for slot, rollout in found]
+    return [filled(slot, rollout) if rollout is not None and slot.state is MemberState.PENDING else slot for slot, rollout in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,14 @@ def test_a_slot_whose_record_is_damaged_is_as_it_was_issued(tmp_path: Path) -> N
     write(buffer, rollout(1, 1))
     assert ledger.groups["env/0/1"].state is GroupState.READY
     assert imbalance(ledger) == 0
+
+
+def test_a_group_that_has_got_again_what_it_lost_is_left_alone(tmp_path: Path) -> None:
+    buffer = torn(tmp_path, "UPDATE rollouts SET checksum = 0 WHERE uid = 'env/0/1:0:0'")
+    write(buffer, replace(rollout(1, 0), rollout_uid="again"))
+    write(buffer, rollout(1, 1))
+    assert buffer.drop_torn() == []
+    assert (imbalance(buffer.ledger(RUN)), buffer.ledger(RUN).groups["env/0/1"].state) == (0, GroupState.READY)
 
 
 def test_a_whole_group_is_left_alone(tmp_path: Path) -> None:
