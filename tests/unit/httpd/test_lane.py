@@ -52,7 +52,9 @@ def test_a_request_finds_its_route_with_what_stands_in_its_path(lane: Lane) -> N
     assert (look[1], look[0].scopes) == (ROUTES[2], {Scope.VIEW})
 
 
-@pytest.mark.parametrize("method,url", [(b"PUT", b"/runs/a/echo"), (b"POST", b"/runs/a"), (b"POST", b"/numbers/a"), (b"GET", b"/numbers/7")])
+@pytest.mark.parametrize(
+    "method,url", [(b"PUT", b"/runs/a/echo"), (b"CONNECT", b"localhost:80"), (b"POST", b"/runs/a"), (b"POST", b"/numbers/a"), (b"GET", b"/numbers/7")]
+)
 def test_what_is_for_nobody_here_goes_on(lane: Lane, method: bytes, url: bytes) -> None:
     assert lane.routed(method, url, HEADERS) is None
 
@@ -74,8 +76,16 @@ def test_a_head_that_tells_no_length_is_remembered_whole(lane: Lane) -> None:
     found = known(lane, whole + b"GET /next", line, headers)
     assert found is not None
     assert (found.before, found.num_before, found.after, found.length) == (whole, len(whole), b"", 0)
+
+
+def test_a_head_that_is_remembered_whole_takes_no_place_among_those_of_all_connections(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.httpd.lane._MOST_HEADERS", 1)
+    learned(lane)
+    line = b"GET /runs/a/echo HTTP/1.1"
+    found = known(lane, line + b"\r\nHost: localhost\r\nAuthorization: Bearer right\r\n\r\n", line, HEADERS[:2])
+    assert found is not None
     lane.learn(found)
-    assert lane.recognized(whole) is None
+    assert lane.recognized(DATA) is not None
 
 
 def test_a_length_that_is_spelled_otherwise_belongs_to_the_head(lane: Lane) -> None:
