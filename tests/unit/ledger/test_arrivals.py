@@ -20,6 +20,17 @@ def test_the_first_items_of_an_instance_are_pass_0_and_the_next_pass_1() -> None
     assert (tray.state("a/0"), tray.state("a/1")) == ("ready", "ready")
 
 
+@pytest.mark.parametrize("ends", ["read", "dropped"])
+def test_a_full_group_that_ends_leaves_the_next_pass_where_it_is(ends: str) -> None:
+    tray = Tray(group_size=2)
+    for uid in "wxy":
+        tray.write(uid)
+    assert (tray.state("a/0"), tray.state("a/1")) == ("ready", "open")
+    tray.read("a/0") if ends == "read" else tray.read(a_0="odd")
+    tray.write("z")
+    assert (tray.stored_rollouts["z"].group_id, tray.state("a/1")) == ("a/1", "ready")
+
+
 def test_instances_do_not_mix() -> None:
     tray = Tray(group_size=2)
     for uid, instance in (("1", "a"), ("2", "b"), ("3", "a"), ("4", "b")):
