@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,12 @@ def use_a_lock() -> float:
         return 1.0
 
 
+def use_a_temporary_file() -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "answer").write_text("1.0")
+        return float(Path(directory, "answer").read_text())
+
+
 def environment() -> float:
     return float(any("SECRET" in name for name in os.environ))
 
@@ -139,6 +146,7 @@ COMMANDS: dict[str, Any] = {
     "write": write,
     "remount": make_writable_and_write,
     "lock": use_a_lock,
+    "temporary": use_a_temporary_file,
     "secret": environment,
     "processes": lambda: float(len([path for path in Path("/proc").iterdir() if path.name.isdecimal()])),
 }

@@ -154,10 +154,10 @@ async def test_there_is_no_network_where_the_system_allows_it() -> None:
                 await question
 
 
-async def test_nothing_can_be_written_where_the_system_allows_it(tmp_path: Path) -> None:
+async def test_nothing_but_temporary_files_can_be_written_where_the_system_allows_it(tmp_path: Path) -> None:
     file = tmp_path / "written"
     async with pool_of() as pool:
-        assert (await judged(pool, "lock")).total == 1.0
+        assert [(await judged(pool, command)).total for command in ("lock", "temporary")] == [1.0, 1.0]
         if pool.confinement is Confinement.NONE or tuple(map(int, platform.release().split(".")[:2])) < (5, 12):
             assert (pool.can_write, (await judged(pool, f"write {file}")).total) == (True, 1.0)
             return

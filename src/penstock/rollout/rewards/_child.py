@@ -28,6 +28,8 @@ FACTS = frozenset({"problem_id", "environment", "task", "status", "num_steps"})
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _CAPABILITY_VERSION, _NUM_CAPABILITIES = 0x20080522, 64
+_OWN_FILES = "/dev/shm"
+"""Where a process that is kept in may write: in memory, for itself alone. Locks and queues of `multiprocessing` live there, too."""
 _MOST_ROUNDS = 100
 
 
@@ -42,6 +44,8 @@ def main() -> None:
         return
     _confine(hello)
     writes = not os.statvfs("/").f_flag & os.ST_RDONLY
+    if not writes and os.access(_OWN_FILES, os.W_OK):
+        os.environ["TMPDIR"] = _OWN_FILES
     try:
         function = _load(hello["function"], hello["path"])
     except BaseException as error:
@@ -74,15 +78,14 @@ def _confine(hello: dict[str, Any]) -> None:
 
 
 def _let_nothing_be_written(libc: ctypes.CDLL) -> None:
-    """For a process whose mounts are its own: files can only be read, but for shared memory of its own, and it gives up the power to change that.
+    """For a process whose mounts are its own: files can only be read, but for temporary ones of its own, and it gives up the power to change that.
 
     Where the kernel does not know the call (Linux before 5.12), or bubblewrap was there before, nothing happens to the mounts.
     """
     read_only = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     size = ctypes.c_size_t(len(read_only))
     if libc.syscall(ctypes.c_long(_MOUNT_SETATTR), ctypes.c_long(_AT_FDCWD), b"/", ctypes.c_long(_AT_RECURSIVE), read_only, size) == 0:
-        # Locks and queues of `multiprocessing` live there.
-        libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), b"size=64m")
+        libc.mount(b"tmpfs", _OWN_FILES.encode(), b"tmpfs", ctypes.c_ulong(0), b"size=64m")
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     for capability in range(_NUM_CAPABILITIES):
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
