@@ -12,6 +12,8 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.store.sqlite import SqliteStore
 from penstock.errors import ConflictError, InvalidError, LimitError, StoreError
 from penstock.ledger import Accepted
+from penstock.ledger.arrivals import ArrivalRules
+from penstock.testing.arrivals import item_of
 from penstock.testing.disk import FakeDisk
 from penstock.testing.store import MemoryStore
 from penstock.types import AnnotationRecord, Laws, Payload, Purpose, RolloutRecord, RolloutStatus
@@ -60,6 +62,21 @@ def test_annotations_of_an_open_group_survive_a_restart() -> None:
     write(again, 1)
     annotate(again, 1)
     assert again.ledger("run").groups["g/0/0"].state == "ready"
+
+
+def test_the_time_that_a_store_was_down_is_no_silence_of_an_open_group() -> None:
+    disk, rules, times = FakeDisk(), ArrivalRules(group_size=2, group_timeout_seconds=300.0), [0.0]
+    store = MemoryStore(disk)
+    buffer = Buffer(store, lambda: times[0])
+    buffer.open_run("run", Laws(), "weights-0")
+    buffer.arrive("run", rules, item_of("u", "a", 1.0))
+    store.sync_now()
+    times[0] = 1000.0
+    again = Buffer(MemoryStore(disk), lambda: times[0])
+    times[0] = 1299.0
+    assert again.time_out("run", rules, "env").reply == ()
+    times[0] = 1300.0
+    assert [group.reason for group in again.time_out("run", rules, "env").reply] == ["timeout"]
 
 
 def test_nothing_is_settled_before_the_newest_decision_is_durable() -> None:

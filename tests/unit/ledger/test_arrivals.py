@@ -118,6 +118,17 @@ def test_silence_finishes_a_group_counted_from_its_last_item() -> None:
     assert group.arrival.timed_out
 
 
+def test_a_group_that_is_written_to_again_does_not_hide_the_silence_of_others() -> None:
+    tray = Tray(group_size=3, group_timeout_seconds=300.0)
+    for now, instance in ((0.0, "a"), (100.0, "b"), (200.0, "a")):
+        tray.now = now
+        tray.write(f"u{now}", instance)
+    tray.now = 400.0
+    assert [group.id for group in tray.time_out()] == ["b/0"]
+    tray.now = 500.0
+    assert [group.id for group in tray.time_out()] == ["a/0"]
+
+
 def test_a_silent_group_with_too_few_items_is_dropped_with_a_reason() -> None:
     tray = Tray(group_size=10, group_timeout_seconds=300.0)
     for number in range(6):
