@@ -49,7 +49,7 @@ class Frame:
 
     def fits(self, texts: Sequence[str]) -> bool:
         """Whether these texts would be written into the same frame."""
-        return all(question.ask(texts[question.place]) is question.told for question in self.questions)
+        return not self.questions or all(question.ask(texts[question.place]) is question.told for question in self.questions)
 
 
 class Watched(str):

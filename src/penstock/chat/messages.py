@@ -22,7 +22,7 @@ def check_messages(messages: Sequence[Message], tools: Sequence[Json] | None = N
         for index, message in enumerate(messages):
             if message.role not in ROLES:
                 raise InvalidError(f"message {index} has the role {message.role!r}; known are {', '.join(sorted(ROLES))}")
-            if message.tool_calls or message.tool_call_id or message.name or _NOT_TEXT.search(message.content):
+            if message.tool_calls or message.tool_call_id or message.name or not (message.content.isascii() or _NOT_TEXT.search(message.content) is None):
                 _check(as_json(message), f"message {index}")
         if tools:
             _check(copied(tools), "tools")

@@ -88,7 +88,10 @@ def _pieces(ids: Int32Array, cuts: Sequence[tuple[int, int | None]]) -> Iterator
         if next_owner == owner:
             continue
         if next_start > start:
-            yield Piece(ids=ids[start:next_start], source=Source.TEMPLATE if owner is None else Source.ENV, message_index=owner)
+            # A copy that nobody can change: pieces are remembered, and sent again and again.
+            own_ids = ids[start:next_start].copy()
+            own_ids.setflags(write=False)
+            yield Piece(ids=own_ids, source=Source.TEMPLATE if owner is None else Source.ENV, message_index=owner)
         start, owner = next_start, next_owner
 
 

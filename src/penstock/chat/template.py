@@ -226,15 +226,19 @@ class ChatTemplate:
                 return None
         roles = tuple([message.role for message in messages])
         key = is_opening, roles, msgspec.json.encode(tools) if tools else b""
-        if key not in self._frames:
+        frame = self._frames.get(key)
+        if frame is None:
+            if key in self._frames:
+                return None
             if len(self._frames) >= _MOST_FRAMES:
                 self._frames.clear()
             if is_opening:
-                self._frames[key] = self._render.frame([], roles, tools, start=lambda _: 0)
+                frame = self._render.frame([], roles, tools, start=lambda _: 0)
             else:
                 short = [_FIRST_QUESTION, *_probe_turns(messages, None)]
-                self._frames[key] = self._render.frame(short, roles, tools, start=lambda text: self._end_of_turn(text, structured=False))
-        frame, contents = self._frames[key], [message.content for message in messages]
+                frame = self._render.frame(short, roles, tools, start=lambda text: self._end_of_turn(text, structured=False))
+            self._frames[key] = frame
+        contents = [message.content for message in messages]
         if frame is None or not frame.fits(contents):
             return None
         text, spans = frame.parts[0], []

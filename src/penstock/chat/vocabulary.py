@@ -149,11 +149,11 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int] | Int32Array) -> str:
         """Text with marks, as it stands in the middle of a conversation. Ids beyond the vocabulary give nothing."""
-        plain = ids.tolist() if isinstance(ids, np.ndarray) else [int(one) for one in ids]
+        plain = ids.tolist() if isinstance(ids, np.ndarray) else ids
         if self._bytes is not None:
             return self._bytes.decode(plain)
         # The anchor keeps decoders from dropping the space in front of the first word.
-        inside = [self._anchor_id, *[one for one in plain if 0 <= one <= _LARGEST_ID and one != self._anchor_id]]
+        inside = [self._anchor_id, *[int(one) for one in plain if 0 <= one <= _LARGEST_ID and one != self._anchor_id]]
         return str(self._twin.decode(inside, skip_special_tokens=False)).removeprefix(_ANCHOR)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,18 +18,20 @@ from penstock.gateway.sampling import Order, Sampled
 from penstock.types import Json, SamplerFacts, Usage, VersionRun
 from penstock.wire import check_noun
 
-_LARGEST_ID, _LEAST_LOGPROB = int(np.iinfo(np.int32).max), float(np.finfo(np.float32).min)
+# What could not be recorded is refused where it is read, before it is kept or told.
+_TokenId = Annotated[int, msgspec.Meta(ge=0, le=int(np.iinfo(np.int32).max))]
+_Logprob = Annotated[float, msgspec.Meta(ge=float(np.finfo(np.float32).min), le=0.0)]
 
 
 class _Logprobs(msgspec.Struct):
-    token_logprobs: list[float] | None = None
+    token_logprobs: list[_Logprob] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
 class _Choice(msgspec.Struct):
     index: int
     text: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[_TokenId] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     versions: list[VersionRun] | None = None
@@ -111,7 +113,6 @@ def complete(reply: Sampled, order: Order, policy: str, asserted: int) -> None:
         raise InfraError(f"the engine answered {num_tokens} tokens where 1 to {order.max_tokens} were asked for")
     if len(reply.logprobs) != num_tokens:
         raise InfraError(f"the engine answered {num_tokens} tokens with {len(reply.logprobs)} logprobs")
-    _check_tokens(reply)
     if not reply.versions and num_tokens:
         reply.versions = [VersionRun(policy=policy, version=asserted, count=num_tokens)]
         reply.sampler = _unnamed_facts(order)
@@ -121,16 +122,6 @@ def complete(reply: Sampled, order: Order, policy: str, asserted: int) -> None:
         num_versioned += run.count
     if num_versioned != num_tokens:
         raise InfraError(f"the engine answered {num_tokens} tokens with versions of {num_versioned}")
-
-
-def _check_tokens(reply: Sampled) -> None:
-    """Refuse, before it is kept or told, what could not be recorded. (Their types were looked at when they were read.)"""
-    if not reply.ids:
-        return
-    if min(reply.ids) < 0 or max(reply.ids) > _LARGEST_ID:
-        raise InfraError(f"the engine answered {reply.ids!s:.80} in place of token ids")
-    if max(reply.logprobs) > 0 or min(reply.logprobs) < _LEAST_LOGPROB:
-        raise InfraError(f"the engine answered {reply.logprobs!s:.80} in place of logprobs: finite, and 0 at most")
 
 
 @lru_cache(maxsize=64)

@@ -74,6 +74,8 @@ class Prompt:
     messages: tuple[Message, ...]
     pieces: tuple[PromptPiece, ...]
     ids: Int32Array
+    parts: list[Int32Array]
+    """That the ids were put together of: mostly those of the prompt before, of the reply to it, and of the pieces."""
     digests: tuple[str, ...]
     """Of the conversation; see `Point`."""
 
@@ -130,9 +132,11 @@ class Conversation:
     def _plan(
         self, digests: tuple[str, ...], parent: int | None, shared: int, keep: int, messages: tuple[Message, ...], pieces: tuple[PromptPiece, ...]
     ) -> Prompt:
-        parts = [] if parent is None else self._kept(self.points[parent], keep)
-        ids = np.concatenate([*parts, *[piece.ids for piece in pieces]]) if parts or pieces else np.zeros(0, np.int32)
-        return Prompt(tools=digests[0], parent=parent, shared=shared, keep=keep, messages=messages[shared:], pieces=pieces, ids=ids, digests=digests)
+        parts = [*([] if parent is None else self._kept(self.points[parent], keep)), *[piece.ids for piece in pieces]]
+        ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+        return Prompt(
+            tools=digests[0], parent=parent, shared=shared, keep=keep, messages=messages[shared:], pieces=pieces, ids=ids, parts=parts, digests=digests
+        )
 
     def _kept(self, point: Point, keep: int) -> list[Int32Array]:
         """The first `keep` tokens on the path to a point."""

@@ -16,6 +16,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import BadRequestError, InfraError, LimitError
 from penstock.gateway.answers import Answer, complete, read_answer, take
 from penstock.gateway.sampling import OnTokens, Order, Sampled
+from penstock.gateway.spelling import spell
 from penstock.inference.client import NoAnswer, Placing
 from penstock.wire.connections import Wire
 
@@ -217,7 +218,7 @@ def _body(order: Order, model: str, *, is_streamed: bool) -> bytes:
     if is_streamed:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     # The prompt is by far the longest field: whoever knows its beginning from the last turn spells only what is new.
-    return b'{"prompt":%b,%b' % (order.spelled or msgspec.json.encode(order.ids.tolist()), msgspec.json.encode(fields)[1:])
+    return b'{"prompt":[%b],%b' % (order.spelled or spell(order.ids), msgspec.json.encode(fields)[1:])
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Answer]:

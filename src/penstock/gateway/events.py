@@ -113,6 +113,14 @@ class Replied:
     gone: bool = False
     """The client had left before the reply was complete."""
 
+    def close(self) -> None:
+        """Close its arrays for writing, as those are that a template or an engine has given: for one that comes from a journal."""
+        for piece in self.pieces:
+            piece.ids.setflags(write=False)
+        for choice in self.choices:
+            choice.ids.setflags(write=False)
+            choice.logprobs.setflags(write=False)
+
 
 @quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)

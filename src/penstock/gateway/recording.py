@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.gateway.conversation import Conversation, Point
 from penstock.trace import Recorder, Span, Tokens
-from penstock.types import InferenceMetadata, Int32Array, Message, Source
+from penstock.types import InferenceMetadata, Message, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,11 +45,9 @@ def _record_reply(recorder: Recorder, point: Point) -> int:
     choice = point.choice
     assert choice is not None and point.sampler is not None
     # Looked at when the engine gave them, or when they came back from the journal.
-    choice.logprobs.setflags(write=False)
-    recorder.open_message()
-    recorder.append_checked(Tokens(ids=_closed(choice.ids), source=Source.SAMPLED, logprobs=choice.logprobs, versions=choice.versions, arrays={}, media=()))
+    tokens = Tokens(ids=choice.ids, source=Source.SAMPLED, logprobs=choice.logprobs, versions=choice.versions)
     inference = InferenceMetadata(sampler=point.sampler, usage=choice.usage, finish_reason=choice.finish)
-    return recorder.close_message(choice.message, inference=inference, timestamp=point.at)
+    return recorder.append_message(tokens, choice.message, inference=inference, timestamp=point.at)
 
 
 def _record_prompt(recorder: Recorder, point: Point) -> None:
@@ -58,14 +56,12 @@ def _record_prompt(recorder: Recorder, point: Point) -> None:
     for piece in point.pieces:
         # Their indices count through all messages.
         index = -1 if piece.message_index is None else piece.message_index - point.shared
-        tokens = Tokens(ids=_closed(piece.ids), source=piece.source, logprobs=None, versions=(), arrays={}, media=())
+        tokens = Tokens(ids=piece.ids, source=piece.source)
         if index < num_marked:
             recorder.append_checked(tokens)
             continue
         _mark_silent(recorder, new[num_marked:index], point.at)
-        recorder.open_message()
-        recorder.append_checked(tokens)
-        recorder.close_message(new[index], timestamp=point.at)
+        recorder.append_message(tokens, new[index], timestamp=point.at)
         num_marked = index + 1
     _mark_silent(recorder, new[num_marked:], point.at)
 
@@ -74,9 +70,3 @@ def _mark_silent(recorder: Recorder, messages: Sequence[Message], at: int) -> No
     for message in messages:
         recorder.open_message()
         recorder.close_message(message, timestamp=at)
-
-
-def _closed(ids: Int32Array) -> Int32Array:
-    """Ids as they are recorded. They are the template's or the engine's, at first hand or from the journal: nobody may write there."""
-    ids.setflags(write=False)
-    return ids

@@ -30,7 +30,7 @@ _LIFE, _NUMBERS = secrets.token_hex(8), count()
 def choice_of(sampled: Sampled, index: int, ask: Ask, template: ChatTemplate, *, id: str) -> Choice:
     """A sampled reply as it is recorded and told."""
     ids, logprobs = sampled.arrays()
-    text = template.split_reply(ids).text
+    text = template.split_reply(sampled.ids).text
     shown = cut_at(text, ask.stop) if sampled.finish == "stop" else text
     parsed = parse_tool_calls(shown, id_prefix=f"call_{id.rpartition('-')[2]}_{index}") if ask.calls_tools else None
     if parsed is not None and parsed.tool_calls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -30,7 +31,7 @@ class Order:
     """Requests with the same one go to the same server while it answers: it has the beginning of the conversation in its cache."""
     request_id: str = ""
     spelled: bytes = b""
-    """The ids as a JSON list, if somebody has it."""
+    """The ids as JSON, without the brackets around them, if somebody has it."""
 
 
 _NO_USAGE, _NO_FACTS = Usage(), SamplerFacts()
@@ -53,8 +54,10 @@ class Sampled:
     sampler: SamplerFacts = _NO_FACTS
 
     def arrays(self) -> tuple[Int32Array, Float32Array]:
-        """Ids and logprobs."""
-        return np.array(self.ids, np.int32), np.array(self.logprobs, np.float32)
+        """Ids and logprobs, closed for writing."""
+        # By way of bytes, which are closed as they are: that costs half of what it takes to make arrays of lists and to close them.
+        packed_ids, packed_logprobs = struct.pack(f"{len(self.ids)}i", *self.ids), struct.pack(f"{len(self.logprobs)}f", *self.logprobs)
+        return np.frombuffer(packed_ids, np.int32), np.frombuffer(packed_logprobs, np.float32)
 
 
 OnTokens = Callable[[int, Sampled], None]

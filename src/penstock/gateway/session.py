@@ -90,6 +90,8 @@ class Session:
             raise UnknownError("there is no such session")
         session = cls(around, events[0].opened)
         for event in events:
+            if event.replied is not None:
+                event.replied.close()
             session._apply(event)
         # Who got what is not in the journal: whoever comes back with a request that was answered last is given that answer.
         session._undelivered = {request for request, (id, _) in session._by_request.items() if not any(point.is_continued for point in session._answers[id])}
@@ -329,7 +331,7 @@ class Session:
             filters=ask.filters,
             affinity=self.opened.session,
             request_id=f"gateway-{id}",
-            spelled=self._speller.spell(prompt.ids),
+            spelled=self._speller.spell(prompt.ids, prompt.parts),
         )
 
     def _now(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,10 @@ class Tokens:
 
     ids: Int32Array
     source: Source
-    logprobs: Float32Array | None
-    versions: tuple[VersionRun, ...]
-    arrays: dict[str, npt.NDArray[Any]]
-    media: tuple[str, ...]
+    logprobs: Float32Array | None = None
+    versions: tuple[VersionRun, ...] = ()
+    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    media: tuple[str, ...] = ()
 
     def continues(self, other: Tokens) -> bool:
         """Whether the two may stand in one segment. Media keep to themselves, because a segment does not say which tokens they stand behind."""
@@ -55,16 +55,6 @@ class Run:
     """Offsets inside the run where a segment ends, because something else hangs there or a branch was abandoned from there."""
     abandoned: dict[int, str] = field(default_factory=dict)
     """Offset from which on the run was abandoned, and why."""
-
-    @classmethod
-    def after(cls, place: Place | None, run: Run | None, tokens: Tokens) -> Self:
-        """Tokens that hang on a place in `run`, which is cut there if it must be."""
-        depth = 0
-        if place is not None and run is not None:
-            depth = run.depth + place[1]
-            if place[1] < run.length:
-                run.cuts.add(place[1])
-        return cls(parent=place, depth=depth, chunks=[tokens], length=len(tokens.ids))
 
     def may_grow(self, offset: int, tokens: Tokens) -> bool:
         """Whether tokens after the first `offset` of the run may be a part of it."""

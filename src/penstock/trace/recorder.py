@@ -116,12 +116,19 @@ class Recorder:
     def append_checked(self, tokens: Tokens) -> Place:
         """As `append`, of what `checked_tokens` gave. Where the tip is then."""
         tip, runs = self._tip, self._runs
-        if tip is not None and self._message_start is not None and tip[0] >= self._message_start and runs[tip[0]].may_grow(tip[1], tokens):
-            runs[tip[0]].grow(tokens)
-            self._tip = place = tip[0], runs[tip[0]].length
-        else:
-            runs.append(Run.after(tip, None if tip is None else runs[tip[0]], tokens))
-            self._tip = place = len(runs) - 1, runs[-1].length
+        length, depth = len(tokens.ids), 0
+        place = len(runs), length
+        if tip is not None:
+            run, offset = runs[tip[0]], tip[1]
+            depth = run.depth + offset
+            if self._message_start is not None and tip[0] >= self._message_start and run.may_grow(offset, tokens):
+                run.grow(tokens)
+                place = tip[0], run.length
+            elif offset < run.length:
+                run.cuts.add(offset)
+        if place[0] == len(runs):
+            runs.append(Run(parent=tip, depth=depth, chunks=[tokens], length=length))
+        self._tip = place
         if self._path is not None:
             self._path.new.append(tokens.ids)
         return place
@@ -157,6 +164,15 @@ class Recorder:
         for run in self._runs[mark.start :]:
             if len(run.chunks) > 1:
                 run.joined()
+        return len(self._marks) - 1
+
+    def append_message(self, tokens: Tokens, message: Message, *, inference: InferenceMetadata | None = None, timestamp: int | None = None) -> int:
+        """As `open_message`, `append_checked` and `close_message`, for a message that is one run of tokens."""
+        self._check_no_message("begin another message")
+        mark = Mark(message=message, start=len(self._runs), stop=len(self._runs) + 1, inference=inference, timestamp=timestamp)
+        self._check_fresh(mark)
+        self.append_checked(tokens)
+        self._marks.append(mark)
         return len(self._marks) - 1
 
     def attach(self, mark: int, *, reward: float | None = None, rewards: Mapping[str, float] | None = None, step: StepFacts | None = None) -> None:
@@ -291,15 +307,10 @@ class Recorder:
 
 def _is_counted(usage: Usage) -> bool:
     """Whether all are numbers that can be sent."""
-    return _is_count(usage.prompt_tokens) and _is_count(usage.cached_tokens) and _is_count(usage.sampled_tokens) and _is_time(usage.seconds)
-
-
-def _is_count(value: int) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_time(value: float) -> bool:
-    return type(value) is float and 0.0 <= value < math.inf
+    prompt, cached, sampled, seconds = usage.prompt_tokens, usage.cached_tokens, usage.sampled_tokens, usage.seconds
+    if not (type(prompt) is type(cached) is type(sampled) is int and type(seconds) is float):
+        return False
+    return 0 <= prompt < 2**63 and 0 <= cached < 2**63 and 0 <= sampled < 2**63 and 0.0 <= seconds < math.inf
 
 
 def _is_plain(message: Message) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
@@ -130,7 +130,7 @@ def _encode(noun: Any, encoding: _Encoding, *, checked: bool = True) -> bytes:
 
 
 def _encoding(noun: Any, form: _Format) -> _Encoding:
-    encoder = form.encoder(enc_hook=partial(_plain_of, form))
+    encoder = form.encoder(enc_hook=_plain_with(form.from_array))
     return _Encoding(kind_of(noun), check_of(noun), _AROUND.get(noun, 1), _envelope(noun), encoder.encode)
 
 
@@ -152,15 +152,20 @@ def _author_error(kind: str, error: Fault | UnicodeEncodeError | OverflowError) 
     return InvalidError(f"{kind} has an integer beyond 64 bits")
 
 
-def _plain_of(form: _Format, value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return form.from_array(value)
-    if isinstance(value, np.generic):
-        return value.item()
-    raise Fault(f"holds a {type(value).__name__}, which has no form on the wire")
+def _plain_with(from_array: Callable[[_arrays.Array], Any]) -> Callable[[Any], Any]:
+    """Makes plain what an encoder does not know, arrays by `from_array`."""
+
+    def plain_of(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return from_array(value)
+        if isinstance(value, np.generic):
+            return value.item()
+        raise Fault(f"holds a {type(value).__name__}, which has no form on the wire")
+
+    return plain_of
 
 
-_trial = msgspec.msgpack.Encoder(enc_hook=lambda value: None if isinstance(value, np.ndarray) else _plain_of(_MSGPACK, value))
+_trial = msgspec.msgpack.Encoder(enc_hook=_plain_with(lambda array: None))
 """Of nouns that nobody sends yet."""
 
 

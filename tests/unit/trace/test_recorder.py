@@ -96,6 +96,22 @@ def test_a_reply_that_comes_token_by_token_is_one_segment_with_merged_versions()
     assert segment.arrays["value"].tolist() == [0.5, 0.6, 0.7]
 
 
+def test_a_message_of_one_run_is_the_same_as_one_that_is_opened_and_closed() -> None:
+    tokens = [checked_tokens([1, 2], Source.ENV), checked_tokens([3], Source.ENV)]
+    at_once, step_by_step = Recorder(), Recorder()
+    for number, run in enumerate(tokens):
+        message = Message(role="user", content=str(number))
+        assert at_once.append_message(run, message, timestamp=number) == number
+        step_by_step.open_message()
+        step_by_step.append_checked(run)
+        step_by_step.close_message(message, timestamp=number)
+    assert encode_json(at_once.trace()) == encode_json(step_by_step.trace())
+    assert at_once.ids().tolist() == [1, 2, 3]
+    at_once.open_message()
+    with pytest.raises(InvalidError, match="while a message is open"):
+        at_once.append_message(tokens[0], Message(role="user", content="inside"))
+
+
 def test_a_message_border_is_a_segment_border() -> None:
     recorder = Recorder()
     recorder.append([9], Source.ENV)
