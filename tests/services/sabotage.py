@@ -34,14 +34,12 @@ _writer.Writer._commit = slowly
 FORGOTTEN_UIDS = """
 from itertools import count
 from penstock.buffer.compat import service
+from penstock.types.frozen import changed
 
 numbers = count()
 
 def read_items(body, task_type, read=service.read_items):
-    items = read(body, task_type)
-    for item in items:
-        item.uid = f"{item.uid}~{next(numbers)}"
-    return items
+    return [changed(item, uid=f"{item.uid}~{next(numbers)}") for item in read(body, task_type)]
 
 service.read_items = read_items
 """
