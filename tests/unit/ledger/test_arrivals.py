@@ -118,6 +118,20 @@ def test_silence_finishes_a_group_counted_from_its_last_item() -> None:
     assert group.arrival.timed_out
 
 
+def test_a_group_that_silence_has_finished_takes_no_more_though_it_has_room() -> None:
+    tray = Tray(group_size=3, group_timeout_seconds=300.0, min_timeout_group_size_ratio=0.5)
+    tray.write("x")
+    tray.write("y")
+    tray.now = 300.0
+    tray.time_out()
+    assert tray.write("late").late
+    group = tray.stored_groups["a/0"]
+    assert group.arrival is not None
+    assert (group.state, group.usable, group.arrival.rewards) == ("ready", 2, (1.0, 1.0))
+    assert not tray.write("next").late
+    assert tray.stored_rollouts["next"].group_id == "a/1"
+
+
 def test_a_group_that_is_written_to_again_does_not_hide_the_silence_of_others() -> None:
     tray = Tray(group_size=3, group_timeout_seconds=300.0)
     for now, instance in ((0.0, "a"), (100.0, "b"), (200.0, "a")):
