@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from penstock.errors import ConflictError, LimitError, MethodError, StoreError, UnauthorizedError
+from penstock.errors import ConflictError, InvariantError, LimitError, MethodError, StoreError, UnauthorizedError
 from penstock.httpd import DirectReply, DirectRequest, DirectRoute, Scope
 from penstock.httpd.direct import Answer, Head, told
 
@@ -89,13 +89,15 @@ def test_an_error_is_told_with_its_status_and_headers(error: ConflictError, stat
 
 
 def test_an_error_of_ours_is_in_the_log_under_the_id_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    refused = begun(raising(StoreError("the disk is gone")), request())
-    assert (refused.status, json.loads(refused.body)["error"]["request_id"]) == (503, "first")
     caplog.set_level(logging.ERROR)
+    for error, status in ((StoreError("the disk is gone"), 503), (InvariantError("two and two are five"), 500)):
+        refused = begun(raising(error), request())
+        assert (refused.status, json.loads(refused.body)["error"]["request_id"]) == (status, "first")
     broken = begun(raising(KeyError("secret")), request())
     assert (broken.status, b"secret" in broken.body, json.loads(broken.body)["error"]["request_id"]) == (500, False, "first")
-    assert [record.getMessage() for record in caplog.records] == ["request first: the disk is gone", "request first failed"]
-    assert caplog.records[1].exc_info is not None
+    lines = ["request first: the disk is gone", "request first: two and two are five", "request first failed"]
+    assert [record.getMessage() for record in caplog.records] == lines
+    assert caplog.records[-1].exc_info is not None
 
 
 def test_a_route_may_refuse_in_a_shape_of_its_own() -> None:
