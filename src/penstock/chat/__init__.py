@@ -11,7 +11,7 @@ Needs neither torch nor transformers.
 
 from penstock.chat.byte_tokenizer import BOS_ID, EOS_ID, PAD_ID, write_byte_tokenizer
 from penstock.chat.files import BUILTIN_TEMPLATES, builtin_template
-from penstock.chat.pieces import Fork, Known, Piece, Rendered, Reply, Rewrite
+from penstock.chat.pieces import Fork, Known, Piece, Rendered, Reply, Rewrite, shifted
 from penstock.chat.template import ChatTemplate
 from penstock.chat.tool_calls import ParsedReply, parse_tool_calls
 
@@ -30,5 +30,6 @@ __all__ = [
     "Rewrite",
     "builtin_template",
     "parse_tool_calls",
+    "shifted",
     "write_byte_tokenizer",
 ]

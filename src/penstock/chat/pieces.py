@@ -95,7 +95,7 @@ def joined_ids(known: Sequence[Known]) -> Int32Array:
 
 def shifted(pieces: Sequence[Piece], offset: int) -> tuple[Piece, ...]:
     """The pieces with messages counted from `offset`."""
-    return tuple(piece if piece.message_index is None else changed(piece, message_index=piece.message_index + offset) for piece in pieces)
+    return tuple([piece if piece.message_index is None else changed(piece, message_index=piece.message_index + offset) for piece in pieces])
 
 
 def without_first(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

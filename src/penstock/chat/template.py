@@ -193,7 +193,7 @@ class ChatTemplate:
     def _kinds(self, messages: Sequence[Message]) -> frozenset[Rewrite]:
         # A role that the trials could not place is left to the full rendering, which places or refuses it.
         if len(messages) == 1:
-            return self.rewrites.get(messages[0].role, _FRONT)
+            return self._history.rewrites.get(messages[0].role, _FRONT)
         return frozenset[Rewrite]().union(*(self.rewrites.get(message.role, _FRONT) for message in messages))
 
     def _cut(self, text: str, spans: Sequence[Span]) -> tuple[Piece, ...]:

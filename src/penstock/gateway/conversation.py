@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.chat import ChatTemplate, Known, Piece
+from penstock.chat import ChatTemplate, Known, Piece, shifted
 from penstock.errors import InvalidError
-from penstock.gateway.events import Choice, PromptPiece, Replied
+from penstock.gateway.events import Choice, Replied
 from penstock.gateway.requests import one_spelling
 from penstock.types import Int32Array, Json, Message, SamplerFacts
 from penstock.types.frozen import quickly_made
@@ -34,7 +34,7 @@ class Point:
     """Messages that it has in common with the parent."""
     keep: int
     """Tokens of the parent's path that this one's begins with."""
-    pieces: tuple[PromptPiece, ...]
+    pieces: tuple[Piece, ...]
     """Tokens of a prompt that come after them; those of a reply are its choice's."""
     num_tokens: int
     messages: tuple[Message, ...]
@@ -72,7 +72,7 @@ class Prompt:
     shared: int
     keep: int
     messages: tuple[Message, ...]
-    pieces: tuple[PromptPiece, ...]
+    pieces: tuple[Piece, ...]
     ids: Int32Array
     parts: list[Int32Array]
     """That the ids were put together of: mostly those of the prompt before, of the reply to it, and of the pieces."""
@@ -129,9 +129,7 @@ class Conversation:
             self._path = points[0].number, [planned.ids, event.choices[0].ids]
         return points
 
-    def _plan(
-        self, digests: tuple[str, ...], parent: int | None, shared: int, keep: int, messages: tuple[Message, ...], pieces: tuple[PromptPiece, ...]
-    ) -> Prompt:
+    def _plan(self, digests: tuple[str, ...], parent: int | None, shared: int, keep: int, messages: tuple[Message, ...], pieces: tuple[Piece, ...]) -> Prompt:
         parts = [*([] if parent is None else self._kept(self.points[parent], keep)), *[piece.ids for piece in pieces]]
         ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
         return Prompt(
@@ -162,13 +160,13 @@ class Conversation:
         if not self._template.extends(new, old):
             return None
         pieces = self._template.delta(int(reply.choice.ids[-1]), new, list(tools) or None, reply=old).pieces
-        return self._plan(digests, reply.number, num_old, reply.num_tokens, messages, tuple([_piece(piece, num_old) for piece in pieces]))
+        return self._plan(digests, reply.number, num_old, reply.num_tokens, messages, shifted(pieces, num_old))
 
     def _forked(self, digests: tuple[str, ...], messages: tuple[Message, ...], tools: Sequence[Json]) -> Prompt:
         """Render all of it and leave the nearest known point where it differs."""
         if not self.points:
             pieces = self._template.open(messages, list(tools) or None).pieces
-            return self._plan(digests, None, 0, 0, messages, tuple([_piece(piece) for piece in pieces]))
+            return self._plan(digests, None, 0, 0, messages, pieces)
         shared = next((index for index in range(len(messages), 0, -1) if digests[index] in self._prefixes), 0)
         # Nothing in common but perhaps the first tokens: those of the newest point are as good as any.
         base = self.points[self._prefixes[digests[shared]] if shared else -1]
@@ -181,7 +179,7 @@ class Conversation:
                 fork = None
         if fork is None:
             fork = self._template.refork(messages, self._known(base), list(tools) or None)
-        return self._plan(digests, base.number, shared, fork.keep, messages, tuple([_piece(piece) for piece in fork.pieces]))
+        return self._plan(digests, base.number, shared, fork.keep, messages, fork.pieces)
 
     def _as_sampled(self, digests: tuple[str, ...], messages: tuple[Message, ...]) -> list[Message]:
         shown = list(messages)
@@ -294,12 +292,6 @@ def _linked(before: tuple[str, ...], messages: Sequence[Message]) -> tuple[str, 
 def _link(before: str, message: Message) -> str:
     spelled = f"{before}\0{message.role}\0{message.content}\0{message.tool_call_id or ''}\0{message.name or ''}\0".encode("utf-8", "surrogatepass")
     return digest(spelled + canonical_json(list(message.tool_calls)) if message.tool_calls else spelled)
-
-
-def _piece(piece: Piece, offset: int = 0) -> PromptPiece:
-    """A rendered piece, with messages counted from `offset`."""
-    index = piece.message_index
-    return PromptPiece(ids=piece.ids, source=piece.source, message_index=None if index is None else index + offset)
 
 
 def _first(pieces: Sequence[Known], num_tokens: int) -> list[Known]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.types import Float32Array, Int32Array, Json, Message, Purpose, RolloutStatus, SamplerFacts, Source, Usage, VersionRun
+from penstock.chat import Piece
+from penstock.types import Float32Array, Int32Array, Json, Message, Purpose, RolloutStatus, SamplerFacts, Usage, VersionRun
 from penstock.types.frozen import quickly_made
 
 Repeats = Literal["retry", "sample"]
@@ -62,16 +63,6 @@ class Opened:
 
 @quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PromptPiece:
-    """A run of tokens that a prompt adds. As `chat.Piece`, which has no form on the wire."""
-
-    ids: Int32Array
-    source: Source
-    message_index: int | None = None
-
-
-@quickly_made
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Choice:
     """One sampled reply."""
 
@@ -106,7 +97,7 @@ class Replied:
     """Tokens that it has in common with that point."""
     messages: tuple[Message, ...]
     """The others."""
-    pieces: tuple[PromptPiece, ...]
+    pieces: tuple[Piece, ...]
     """Their tokens, with message indices counted through all messages."""
     choices: tuple[Choice, ...]
     sampler: SamplerFacts

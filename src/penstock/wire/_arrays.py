@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.msgpack import Ext
 
-from penstock.types.fixed import OfFixedArrays
 from penstock.wire._fault import Fault
 from penstock.wire._strict import show
 
@@ -46,7 +45,8 @@ _ELEMENTS = {"b": frozenset((bool,)), "i": frozenset((int,)), "u": frozenset((in
 _WORDS = {"b": "true or false", "i": "an integer", "u": "an integer", "f": "a number"}
 
 
-def _to_ext(array: Array) -> Ext:
+def to_ext(array: Array) -> Ext:
+    """The array in the msgpack form."""
     dtype = array.dtype
     if array.ndim == 1:  # token ids and their logprobs, as most are
         if dtype is _INT32 and 0 < array.size <= _FEW:
@@ -58,10 +58,6 @@ def _to_ext(array: Array) -> Ext:
     if array.ndim != 1:
         header += struct.pack(f"<{array.ndim}I", *array.shape)
     return Ext(ARRAY_EXTENSION, header + (array if stored is dtype else array.astype(stored)).tobytes())
-
-
-to_ext = OfFixedArrays(_to_ext)
-"""The array in the msgpack form."""
 
 
 def _few(array: Array) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.errors import InputError, InvalidError, PenstockError
 from penstock.types import Mark, StepFacts, Trace
+from penstock.types.fixed import OfFixedArrays
 from penstock.wire import _arrays
 from penstock.wire._check import check_of
 from penstock.wire._fault import Fault
@@ -35,11 +36,27 @@ class _Format(NamedTuple):
     decode: Callable[..., Any]
     parse: Callable[[bytes], Any]
     to_array: Callable[[Any, np.dtype[Any] | None], _arrays.Array]
-    from_array: Callable[[_arrays.Array], Any]
+    plain_of: Callable[[Any], Any]
+    """Of what an encoder does not know."""
 
 
-_JSON = _Format(msgspec.json.encode, msgspec.json.Encoder, msgspec.json.decode, parse_json, _arrays.from_json, _arrays.to_json)
-_MSGPACK = _Format(msgspec.msgpack.encode, msgspec.msgpack.Encoder, msgspec.msgpack.decode, parse_msgpack, _arrays.from_ext, _arrays.to_ext)
+def _plain_with(from_array: Callable[[_arrays.Array], Any]) -> Callable[[Any], Any]:
+    """Makes plain what an encoder does not know, arrays by `from_array`."""
+
+    def plain_of(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return from_array(value)
+        if isinstance(value, np.generic):
+            return value.item()
+        raise Fault(f"holds a {type(value).__name__}, which has no form on the wire")
+
+    return plain_of
+
+
+_JSON = _Format(msgspec.json.encode, msgspec.json.Encoder, msgspec.json.decode, parse_json, _arrays.from_json, _plain_with(_arrays.to_json))
+_MSGPACK = _Format(
+    msgspec.msgpack.encode, msgspec.msgpack.Encoder, msgspec.msgpack.decode, parse_msgpack, _arrays.from_ext, OfFixedArrays(_plain_with(_arrays.to_ext))
+)
 
 
 @cache
@@ -130,7 +147,7 @@ def _encode(noun: Any, encoding: _Encoding, *, checked: bool = True) -> bytes:
 
 
 def _encoding(noun: Any, form: _Format) -> _Encoding:
-    encoder = form.encoder(enc_hook=_plain_with(form.from_array))
+    encoder = form.encoder(enc_hook=form.plain_of)
     return _Encoding(kind_of(noun), check_of(noun), _AROUND.get(noun, 1), _envelope(noun), encoder.encode)
 
 
@@ -150,19 +167,6 @@ def _author_error(kind: str, error: Fault | UnicodeEncodeError | OverflowError) 
     if isinstance(error, UnicodeEncodeError):
         return InvalidError(f"{kind} has a lone surrogate in {show(error.object)}")
     return InvalidError(f"{kind} has an integer beyond 64 bits")
-
-
-def _plain_with(from_array: Callable[[_arrays.Array], Any]) -> Callable[[Any], Any]:
-    """Makes plain what an encoder does not know, arrays by `from_array`."""
-
-    def plain_of(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return from_array(value)
-        if isinstance(value, np.generic):
-            return value.item()
-        raise Fault(f"holds a {type(value).__name__}, which has no form on the wire")
-
-    return plain_of
 
 
 _trial = msgspec.msgpack.Encoder(enc_hook=_plain_with(lambda array: None))
