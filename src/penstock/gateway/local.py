@@ -85,7 +85,13 @@ class AgentHost:
             purpose=self._settings.purpose,
         )
         session = await self._sessions.begin(slot, seed=ticket.seed, manner=Manner(temperature=self._settings.temperature))
-        ended = await self._ended(session, problem)
+        try:
+            ended = await self._ended(session, problem)
+        except asyncio.CancelledError:
+            # Nobody wants the rollout, and a session that stayed open would take the place of another.
+            await self._sessions.end(session.opened.session, _failed("cancelled", "the episode was cancelled"))
+            self._written.pop(slot.uid, None)
+            raise
         try:
             await self._sessions.end(session.opened.session, ended)
         except InvalidError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 from tests.unit.gateway.stub_engine import StubEngine
@@ -64,6 +65,26 @@ def answer_in_a_thread(problem: Problem, base_url: str) -> dict[str, float]:
     with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         reply = client.chat.completions.create(model="m", messages=[{"role": "user", "content": str(problem.prompt)}])
     return {"right": float(reply.choices[0].message.content == problem.ground_truth), "short": 0.5}
+
+
+async def test_the_session_of_an_episode_that_was_cancelled_is_over(template: ChatTemplate, engine: StubEngine) -> None:
+    started: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hang(problem: Problem, base_url: str) -> float:
+        started.put_nowait(base_url)
+        await asyncio.Event().wait()
+        return 1.0
+
+    # Four sessions for each place are the most that may be open at once.
+    async with host(hang, template, engine, concurrency=1) as agents, aiohttp.ClientSession() as client:
+        for retry in range(5):
+            playing = asyncio.create_task(agents.play(Ticket(retry=retry), PROBLEM))
+            base_url = await started.get()
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+            async with client.post(f"{base_url}/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "?"}]}) as answer:
+                assert answer.status == 409
 
 
 async def test_an_agent_fills_its_slot_with_what_the_engine_sampled(template: ChatTemplate, engine: StubEngine) -> None:
