@@ -101,6 +101,20 @@ def test_one_that_does_more_when_it_is_made_is_refused(members: dict[str, object
         quickly_made(noun)
 
 
+def test_one_that_is_not_frozen_can_be_changed_and_has_defaults_of_its_own() -> None:
+    @quickly_made
+    @dataclass(slots=True, kw_only=True, eq=False)
+    class Growing:
+        size: int = 0
+        parts: list[int] = field(default_factory=list)
+
+    one, other = Growing(), Growing(size=2)
+    one.size += 1
+    one.parts.append(5)
+    assert (one.size, one.parts, other.size, other.parts) == (1, [5], 2, [])
+    assert one != Growing(size=1, parts=[5])
+
+
 def test_one_that_stands_on_another_class_is_refused() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Larger(Plain):
