@@ -1,4 +1,4 @@
-"""The lane of direct routes: a plain request that has arrived whole is answered where its last byte came in, with one write (see `wire.outbox`).
+"""The lane of direct routes: a plain request that has arrived whole is answered where its last byte came in, with one write.
 
 Plain means: let in by the door, for a direct route's method and path, HTTP/1.1 on a connection that stays, its length told, nothing else under way
 on the connection. Everything else, and every refusal of the door, goes by ASGI to the same function (`DirectRoute.endpoint`). So the lane needs no
@@ -12,7 +12,6 @@ connections, and a plain request line in front of them is all that is read.
 
 from __future__ import annotations
 
-import asyncio
 import http
 import re
 from collections.abc import Sequence
@@ -28,7 +27,6 @@ from penstock.errors import InputError
 from penstock.httpd.direct import DirectReply, DirectRoute, Head
 from penstock.httpd.guard import Door
 from penstock.types.frozen import quickly_made
-from penstock.wire.outbox import Outbox
 
 MOST_HEAD_BYTES = 4096
 """Longer heads are not remembered."""
@@ -68,19 +66,12 @@ class Lane:
         for route in routes:
             pattern, _, convertors = compile_path(route.path)
             self._routes.setdefault(route.method.encode(), []).append((pattern, convertors, route))
-        self._outbox: Outbox | None = None
         self._dated: list[tuple[bytes, bytes]] | None = None
         self._openings: dict[tuple[int, bytes], bytes] = {}
         self._headers: dict[bytes, KnownHead] = {}
         """A head by what stands between its request line and the length of the body."""
         self._heads: dict[bytes, KnownHead] = {}
         """A head by all that stands before the length of the body."""
-
-    def outbox(self, loop: asyncio.AbstractEventLoop) -> Outbox:
-        """Where the answers of all connections go."""
-        if self._outbox is None or self._outbox.loop is not loop:
-            self._outbox = Outbox(loop)
-        return self._outbox
 
     def routed(self, method: bytes, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[Head, DirectRoute] | None:
         """The route for a request that the lane can answer, if there is one and the door lets it in."""

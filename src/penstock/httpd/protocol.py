@@ -8,7 +8,6 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.httpd.direct import DirectReply, DirectRequest, DirectRoute, Head
 from penstock.httpd.lane import MOST_DIGITS, KnownHead, Lane, known_head
 from penstock.httpd.limits import LimitedProtocol, Limits, Phase
@@ -59,7 +58,6 @@ class LaneProtocol(LimitedProtocol):
         """The last head of a request for the lane."""
         self._exchange: _Exchange | None = None
         """The lane's request that is under way."""
-        self._outbox = self.lane.outbox(self.loop)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -86,15 +84,6 @@ class LaneProtocol(LimitedProtocol):
         self._data = data
         super().data_received(data)
         self._data = b""
-
-    def shutdown(self) -> None:
-        """The server stops: the connection is closed, once it has been answered."""
-        self._outbox.flush()
-        super().shutdown()
-
-    def _refuse(self, error: PenstockError) -> None:
-        self._outbox.flush()
-        super()._refuse(error)
 
     def _is_free(self) -> bool:
         """Whether an answer could be written at once."""
@@ -256,9 +245,8 @@ class LaneProtocol(LimitedProtocol):
             close = not exchange.keep_alive
             if self._refused or self.transport.is_closing():
                 return
-        self._outbox.put(self.transport, self.lane.rendered(reply, self.server_state.default_headers, close=close))
+        self.transport.write(self.lane.rendered(reply, self.server_state.default_headers, close=close))
         if close:
-            self._outbox.flush()
             self.transport.close()
         if close or self.pipeline or self.flow.read_paused or self.timeout_keep_alive_task is None:
             self.on_response_complete()

@@ -16,7 +16,6 @@ import httptools
 
 from penstock.clock import Alarm
 from penstock.types.frozen import quickly_made
-from penstock.wire.outbox import Outbox
 
 IDLE_CONNECTIONS = 256
 """Kept open to one server, at most."""
@@ -38,10 +37,33 @@ class Answered:
         return {name.decode("latin1").lower(): value.decode("latin1") for name, value in self.raw_headers}
 
 
+class _Outbox:
+    """Requests that are written together, as soon as whoever is ready to run has run.
+
+    A write wakes the server up if it sleeps, and that costs more than the write. Those who are answered together mostly ask again together: then one of
+    them wakes it, and the others find it awake.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: list[tuple[asyncio.Transport, bytes]] = []
+
+    def put(self, transport: asyncio.Transport, data: bytes) -> None:
+        if not self._waiting:
+            self.loop.call_soon(self._write)
+        self._waiting.append((transport, data))
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for transport, data in waiting:
+            if not transport.is_closing():  # given up meanwhile, or lost
+                transport.write(data)
+
+
 class _Connection(asyncio.Protocol):
     """One connection: one request at a time."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: _Outbox) -> None:
         self.transport: asyncio.Transport | None = None
         self.is_usable = True
         self._outbox = outbox
@@ -124,7 +146,7 @@ class Wire:
         self._root = parts.path.rstrip("/")
         self._head = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "")
         self._idle: deque[_Connection] = deque()
-        self._outbox: Outbox | None = None
+        self._outbox: _Outbox | None = None
 
     async def post(self, path: str, body: bytes, content_type: str = "application/json", *, seconds: float) -> Answered:
         """Send a request and read all of the answer. Raises `OSError` or `TimeoutError` if there is none; whether it was taken is not known then."""
@@ -157,7 +179,7 @@ class Wire:
     async def _made(self, seconds: float) -> _Connection:
         loop = asyncio.get_running_loop()
         if self._outbox is None or self._outbox.loop is not loop:
-            self._outbox = Outbox(loop)
+            self._outbox = _Outbox(loop)
         outbox = self._outbox
         async with asyncio.timeout(seconds):
             _, made = await loop.create_connection(lambda: _Connection(outbox), self._host, self._port)
