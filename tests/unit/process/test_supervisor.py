@@ -133,7 +133,7 @@ async def test_a_child_that_will_not_end_is_ended_after_its_grace(tmp_path: Path
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for something that another process does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if holds():
                 return
