@@ -217,4 +217,5 @@ _Entry = tuple[str, int, bytes]
 
 def _entries(log: str, first: int, bodies: Sequence[bytes]) -> list[_Entry]:
     """Entries of a long log, from number `first` on, in the episodes that they belong to."""
-    return [(f"gateway.{log}.{number // ENTRIES_PER_EPISODE}", number % ENTRIES_PER_EPISODE, body) for number, body in enumerate(bodies, first)]
+    numbered = [(divmod(first + place, ENTRIES_PER_EPISODE), body) for place, body in enumerate(bodies)]
+    return [(f"gateway.{log}.{episode}", index, body) for (episode, index), body in numbered]

@@ -110,9 +110,7 @@ class Session:
 
         Raises `ConflictError` if the session has ended, or if somebody else serves it, too; `InvalidError` if its rewards would be more than a number can be.
         """
-        # Not `async with`: it would cost every turn two coroutines more.
-        await self._appending.acquire()
-        try:
+        async with self._appending:
             if self.ended is not None and stored is None:
                 raise ConflictError(f"the session has ended ({self.ended.status})")
             if rewarded is not None:
@@ -121,8 +119,6 @@ class Session:
             first = [] if rewarded is None else [Event(at=at, rewarded=rewarded)]
             others = [] if replied is None and ended is None and stored is None else [Event(at=at, replied=replied, ended=ended, stored=stored)]
             await self.append([*first, *others], note)
-        finally:
-            self._appending.release()
 
     async def append(self, events: Sequence[Event], note: Note | None = None) -> None:
         """See `tell`, which is the one to call; this is for the first event."""

@@ -50,8 +50,7 @@ def parse_json(body: bytes) -> Json:
     except (ValueError, RecursionError) as error:
         raise _json_fault(body, error) from None
     if type(tree) in _CONTAINERS:
-        # Here and below in place of `count`, which takes three times as long: replacing looks for one sign with `memchr`.
-        if 2 * len(body) - len(body.replace(b"[", b"")) - len(body.replace(b"{", b"")) > MAX_DEPTH:
+        if _count(body, b"[") + _count(body, b"{") > MAX_DEPTH:
             _refuse_depth(_outside_strings(body))
         if not _has_as_many_keys(body, _json_encoder.encode(tree)):
             raise _json_fault(body, None)
@@ -86,7 +85,12 @@ def _has_as_many_keys(body: bytes, encoded: bytes) -> bool:
         # A colon in a text may be spelled by its number.
         return _outside_strings(body).count(b":") == _outside_strings(encoded).count(b":")
     # `encoded` has the colons of all texts that were kept, and one for each key: no more of either than `body`. So equal sums mean that nothing is missing.
-    return len(body) - len(body.replace(b":", b"")) == len(encoded) - len(encoded.replace(b":", b""))
+    return _count(body, b":") == _count(encoded, b":")
+
+
+def _count(text: bytes, sign: bytes) -> int:
+    """`text.count(sign)` for one sign, in a third of the time: replacing looks for it with `memchr`."""
+    return len(text) - len(text.replace(sign, b""))
 
 
 def _refuse_depth(outside: bytes) -> None:
