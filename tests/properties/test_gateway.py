@@ -163,8 +163,9 @@ def test_every_reply_is_trained_once_or_abandoned_and_the_journal_tells_the_same
     assert abandoned.keys() <= {"unused_choice", "client_retry"}
     # Whatever the client went on from is kept.
     assert all(point.number in _kept(session) for point in session.conversation.points if point.is_continued)
-    again = Session.replayed(around, asyncio.run(journal.load("s")))
-    assert encode_msgpack(rollout(again)) == encode_msgpack(made)
+    again = rollout(Session.replayed(around, asyncio.run(journal.load("s"))))
+    assert encode_msgpack(again) == encode_msgpack(made)
+    assert not any(segment.ids.flags.writeable for segment in again.trace.segments), "nobody may write there"
 
 
 def _kept(session: Session) -> frozenset[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -46,9 +48,21 @@ def test_of_an_array_that_somebody_can_change_it_is_made_anew(is_view: bool) -> 
 
 
 def test_an_array_in_the_place_of_another_is_not_taken_for_it() -> None:
-    numbers, _ = counted()
+    numbers: OfFixedArrays[list[int]] = OfFixedArrays(lambda array: array.tolist())  # which holds none of them itself
     for value in range(2 * MOST_ARRAYS):
         assert numbers(closed(np.array([value], np.int32))) == [value]
+
+
+def test_arrays_are_let_go_once_there_are_many() -> None:
+    numbers: OfFixedArrays[list[int]] = OfFixedArrays(lambda array: array.tolist())
+    array = closed(np.zeros(1, np.int32))
+    numbers(array)
+    held = weakref.ref(array)
+    del array
+    assert held() is not None
+    for _ in range(MOST_ARRAYS):
+        numbers(closed(np.zeros(1, np.int32)))
+    assert held() is None
 
 
 def test_long_arrays_are_not_held() -> None:
