@@ -81,6 +81,45 @@ async def test_a_group_that_is_damaged_hides_no_other_of_its_lease(process: Proc
         await client.rollout("s/0/1:1:0")
 
 
+async def test_a_group_whose_record_is_damaged_hides_no_other_of_its_lease(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = Process(tmp_path)
+    try:
+        async with BufferClient(process.url, "run") as client:
+            await client.open_run(Laws(credit_tokens=10**6), "0" * 32)
+            await fill(client, *range(6))
+            for lease in ("used", "unused"):
+                reply = await client.take_lease(lease, "trainer", LeaseRequest(groups=3))
+                assert reply.lease is not None
+            process.kill()
+            with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as store, store:
+                store.execute("UPDATE groups SET body = zeroblob(length(body)) WHERE id IN ('s/0/1', 's/0/4')")
+            process.start()
+            for _ in range(2):
+                assert (await client.settle_lease("used", "trainer")).state is LeaseState.SETTLED
+                assert [found.id for found in await client.lease_groups(await client.lease("used"))] == ["s/0/0", "s/0/2"]
+                listed = json.loads(process.ask("GET", "/v1/runs/run/leases/used/groups?consumer=trainer", None, {"Accept": "application/json"})[1])
+                assert [(found["id"], found["group"] is None, len(found["rollouts"])) for found in listed] == [
+                    ("s/0/0", False, 2),
+                    ("s/0/1", True, 0),
+                    ("s/0/2", False, 2),
+                ]
+                assert listed[1]["damaged"] == "group 's/0/1' of run 'run' fails its checksum"
+                assert (await client.release_lease("unused", "trainer")).state is LeaseState.RELEASED
+                # What has ended is in the store alone after another start.
+                process.kill()
+                process.start()
+            assert "lease used: group s/0/1 is left out: group 's/0/1' of run 'run' fails its checksum" in caplog.text
+            assert await states(client) == {"spent": 2, "ready": 2, "bound": 2}, "a damaged group counts as what it was"
+            assert (await client.where("s/0/0")).lease is not None
+            with pytest.raises(CorruptError, match="group 's/0/1'"):
+                await client.where("s/0/1")
+            looked = {finding.checked: finding.broken for finding in await client.verify()}
+            assert looked["2 leased groups"] == ()
+            assert [sentence for sentence in looked["2 damaged records set aside"] if "'s/0/1'" in sentence] != []
+    finally:
+        process.kill()
+
+
 async def test_a_group_that_was_damaged_while_it_grew_is_dropped_and_told_when_its_buffer_starts(tmp_path: Path) -> None:
     process = Process(tmp_path)
     try:

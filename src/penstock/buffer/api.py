@@ -334,7 +334,9 @@ class RenewLease:
 class LeasedGroup:
     """A group as JSON: its usable members by slot, and what was found out about them."""
 
-    group: GroupRecord
+    id: str
+    group: GroupRecord | None
+    """Null if its record is damaged."""
     rollouts: tuple[Json, ...]
     annotations: tuple[Json, ...]
     damaged: str | None = None

@@ -19,7 +19,7 @@ from yarl import URL
 from penstock.buffer import api
 from penstock.buffer.findings import Finding, Findings
 from penstock.buffer.intake import decode_annotation, decode_rollout
-from penstock.buffer.stored import StoredGroup
+from penstock.buffer.stored import GivenGroup, StoredGroup
 from penstock.buffer.story import Story
 from penstock.errors import (
     ConflictError,
@@ -263,19 +263,25 @@ class BufferClient:
 
     async def lease_groups(self, lease: LeaseRecord) -> tuple[Group, ...]:
         """The groups of a lease, in its order, with their content checked against it. One that is damaged or retired is left out, with a warning."""
-        stored = await self.lease_bytes(lease)
-        if [(found.group.id, found.group.digest) for found in stored] != [(group.id, group.digest) for group in lease.groups]:
+        given = await self.lease_bytes(lease)
+        if [found.id for found in given] != [planned.id for planned in lease.groups]:
             raise CorruptError(f"the buffer gave other groups than lease {lease.lease} names")
-        for found in stored:
+        groups = []
+        for planned, found in zip(lease.groups, given, strict=True):
             if found.damaged is not None:
-                log.warning("lease %s: group %s is left out: %s", lease.lease, found.group.id, found.damaged)
-        return tuple(group_of(found) for found in stored if found.damaged is None)
+                log.warning("lease %s: group %s is left out: %s", lease.lease, found.id, found.damaged)
+                continue
+            group = group_of(found.stored)
+            if (group.id, group.digest) != (planned.id, planned.digest):
+                raise CorruptError(f"the buffer gave other groups than lease {lease.lease} names")
+            groups.append(group)
+        return tuple(groups)
 
-    async def lease_bytes(self, lease: LeaseRecord) -> tuple[StoredGroup, ...]:
+    async def lease_bytes(self, lease: LeaseRecord) -> tuple[GivenGroup, ...]:
         """The groups of a lease as they are stored, for items that are not rollouts of ours. Those that are `damaged` say why, and are empty."""
         path = f"/leases/{quote(lease.lease)}/groups?consumer={quote(lease.consumer)}"
         items = split_items(await self._call("GET", path, accept="application/msgpack"), "msgpack")
-        return tuple(decode_msgpack(item, StoredGroup) for item in items)
+        return tuple(decode_msgpack(item, GivenGroup) for item in items)
 
     async def renew_lease(self, lease: str, consumer: str, *, seconds: float | None = None) -> LeaseRecord:
         """See `ledger.renew_lease`."""

@@ -29,8 +29,26 @@ class StoredGroup:
     group: GroupRecord
     rollouts: tuple[tuple[RolloutRecord, Payload], ...]
     annotations: tuple[tuple[AnnotationRecord, Payload], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenGroup:
+    """A group of a lease, as far as it can be had: the fields of a `StoredGroup`, or what is wrong with it."""
+
+    id: str
+    group: GroupRecord | None = None
+    """None if it is the record that is damaged."""
+    rollouts: tuple[tuple[RolloutRecord, Payload], ...] = ()
+    annotations: tuple[tuple[AnnotationRecord, Payload], ...] = ()
     damaged: str | None = None
     """Why its content cannot be had; then there is none."""
+
+    @property
+    def stored(self) -> StoredGroup:
+        """The group as it is kept. Raises `CorruptError` if it is damaged."""
+        if self.group is None or self.damaged is not None:
+            raise CorruptError(self.damaged or f"group {self.id} has no record")
+        return StoredGroup(self.group, self.rollouts, self.annotations)
 
 
 def find(store: Store, group: GroupRecord, digest: str | None) -> FoundGroup:

@@ -109,8 +109,8 @@ def new_lease(ledger: Ledger, lease: str, consumer: str, groups: Iterable[GroupR
 
 
 def leased(ledger: Ledger, lease: LeaseRecord) -> Iterator[GroupRecord]:
-    """The groups of a lease that is taken."""
-    return (ledger.groups[planned.id] for planned in lease.groups)
+    """The groups of a lease that is taken, without those that the store could not give because their record is damaged: nothing becomes of them any more."""
+    return (ledger.groups[planned.id] for planned in lease.groups if planned.id in ledger.groups)
 
 
 def leasable(ledger: Ledger, request: LeaseRequest) -> Iterator[GroupRecord]:

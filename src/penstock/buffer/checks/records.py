@@ -129,7 +129,10 @@ def leased(held: Held) -> Looked:
             broken.append(f"group {group.id} is under the lease {group.lease} and in update {group.updates[-1]}")
     for lease in held.ledger.leases.values():
         for planned in lease.groups:
-            found = store.group(held.run, planned.id)
+            try:
+                found = store.group(held.run, planned.id)
+            except CorruptError:
+                continue  # the store has noted it, and `undamaged` tells
             if found is None or found.state is not GroupState.BOUND or found.lease != lease.lease:
                 broken.append(f"the lease {lease.lease} is taken and its group {planned.id} is not bound to it")
     return f"{num_groups} leased groups", broken

@@ -37,7 +37,7 @@ class Batch:
     items: AsyncIterator[list[bytes]] | None
     """Some groups at a time, to be used up once: of each its encoded items with commas between. None if there is nothing to give."""
     damaged: list[str] = field(default_factory=list)
-    """Groups whose bytes were found damaged on the way and left out; complete when `items` is used up."""
+    """Groups that were found damaged on the way and left out; complete when `items` is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,7 @@ class Reader:
         if lease is None or lease.consumer != READER:
             raise UnknownError(f"no read {read_id}")
         await state.service.settled()
-        groups = await asyncio.to_thread(reading.groups_of, state.service.buffer.store, lease)
-        damaged: list[str] = []
+        groups, damaged = await asyncio.to_thread(reading.groups_of, state.service.buffer.store, lease)
         items = self._made_again(groups, damaged) if lease.facts.get("hooks") == "generator" else self._served(groups, damaged)
         meta = {"read_id": read_id, "served_again": True, "finished_groups": []}
         return Batch(read_id=read_id, num_items=int(lease.facts["num_items"]), meta_info=meta, items=items, damaged=damaged)

@@ -81,13 +81,22 @@ def verdict_by_rewards(
     return defaults.num_placed(len(rewards) - num_refused, group_size, min_valid_items) if reason is None else reason
 
 
-def groups_of(store: Store, lease: LeaseRecord) -> list[Chosen]:
-    """The groups that an earlier read took. Raises `RetiredError` if retention has given up the bytes of all of them."""
-    found = [group for planned in lease.groups if (group := store.group(lease.run, planned.id)) is not None and group.arrival is not None]
+def groups_of(store: Store, lease: LeaseRecord) -> tuple[list[Chosen], list[str]]:
+    """The groups that an earlier read took, and the ids of those whose record is damaged. Raises `RetiredError` if retention gave up the bytes of all."""
+    found: list[GroupRecord] = []
+    damaged: list[str] = []
+    for planned in lease.groups:
+        try:
+            group = store.group(lease.run, planned.id)
+        except CorruptError:
+            damaged.append(planned.id)
+            continue
+        if group is not None and group.arrival is not None:
+            found.append(group)
     retired = {file.name for file in store.archive_files(lease.run) if file.retired_at is not None}
     if found and all(group.archive in retired for group in found):
         raise RetiredError(f"the items of read {lease.lease} were retired with their archive files")
-    return [Chosen.of(group) for group in found]
+    return [Chosen.of(group) for group in found], damaged
 
 
 async def opened(store: Store, run: str, groups: Sequence[Chosen], cached: Sequence[Sequence[bytes]]) -> list[Sequence[bytes] | None]:

@@ -14,7 +14,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.exporting import annotation_json, rollout_json
 from penstock.buffer.routes.reading import RUN, accepted, body_of, check_name, check_query, check_wait, id_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
-from penstock.buffer.stored import StoredGroup
+from penstock.buffer.stored import GivenGroup
 from penstock.errors import CorruptError, FencedError, ForbiddenError, InvalidError, UnknownError
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
@@ -61,37 +61,41 @@ async def _known_lease(service: BufferService, run: str, name: str) -> LeaseReco
     return lease
 
 
-async def _stored(service: BufferService, lease: LeaseRecord) -> AsyncIterator[StoredGroup]:
+async def _given(service: BufferService, lease: LeaseRecord) -> AsyncIterator[GivenGroup]:
     for planned in lease.groups:
         try:
-            yield (await stored_groups(service, lease.run, [planned]))[0]
+            (found,) = await stored_groups(service, lease.run, [planned])
+            yield GivenGroup(id=planned.id, group=found.group, rollouts=found.rollouts, annotations=found.annotations)
         except (CorruptError, UnknownError) as error:
-            # What one group has lost hides no other. Its record is in memory or was read just now.
-            group = await service.looked(partial(_group, run=lease.run, group_id=planned.id))
-            if group is None:
-                raise
+            # What one group has lost hides no other.
             log.warning("lease %s: group %s cannot be given: %s", lease.lease, planned.id, error)
-            yield StoredGroup(group, (), (), damaged=str(error))
+            group = await service.looked(partial(_group, run=lease.run, group_id=planned.id))
+            yield GivenGroup(id=planned.id, group=group, damaged=str(error))
 
 
 def _group(buffer: Buffer, run: str, group_id: str) -> GroupRecord | None:
-    return buffer.ledger(run).find_group(buffer.store, group_id)
+    """The record of a group of which something is damaged; None if that is it."""
+    try:
+        return buffer.ledger(run).find_group(buffer.store, group_id)
+    except CorruptError:
+        return None
 
 
 async def _packed(service: BufferService, lease: LeaseRecord) -> AsyncIterator[bytes]:
     yield items_head(len(lease.groups))
-    async for group in _stored(service, lease):
+    async for group in _given(service, lease):
         yield packed_item(encode_msgpack(group))
 
 
 async def _listed(service: BufferService, lease: LeaseRecord) -> AsyncIterator[bytes]:
     before = b"["
-    async for stored in _stored(service, lease):
+    async for given in _given(service, lease):
         group = api.LeasedGroup(
-            group=stored.group,
-            rollouts=tuple(rollout_json(payload) for _, payload in stored.rollouts),
-            annotations=tuple(annotation_json(payload) for _, payload in stored.annotations),
-            damaged=stored.damaged,
+            id=given.id,
+            group=given.group,
+            rollouts=tuple(rollout_json(payload) for _, payload in given.rollouts),
+            annotations=tuple(annotation_json(payload) for _, payload in given.annotations),
+            damaged=given.damaged,
         )
         yield before + write_body(group)
         before = b","
@@ -136,7 +140,7 @@ OPERATIONS: tuple[Operation[BufferService], ...] = (
         needs=Scope.CONSUME,
         summary="The groups of a lease, in its order.",
         text="In msgpack an array of byte strings, a stored group each, with its bytes as they were accepted; in JSON an array of groups."
-        " One whose content cannot be had says why (`damaged`), and hides no other.",
+        " One that cannot be had says why (`damaged`), and hides no other; its `group` is null if that is what is damaged.",
         answer=Body(noun=api.LeasedGroup, media=(MSGPACK, JSON), several=True),
         query=_CONSUMER,
         refuses=(409,),

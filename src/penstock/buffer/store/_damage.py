@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from penstock.buffer.store._connections import ReaderPool
 from penstock.buffer.store._rows import Row
 from penstock.errors import CorruptError
+
+log = logging.getLogger(__name__)
 
 
 class Damage:
@@ -40,6 +43,7 @@ class Damage:
                 return
             self._sentences[place] = sentence
         if self.set_aside is not None:
+            log.error("%s", sentence)
             self.set_aside((*place, sentence, body))
 
 

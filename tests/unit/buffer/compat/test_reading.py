@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ from penstock.buffer.store import SqliteStore
 from penstock.errors import RetiredError
 
 
-def item(uid: str, reward: float) -> bytes:
-    return json.dumps({"uid": uid, "instance_id": "i", "messages": [], "reward": reward}).encode()
+def item(uid: str, reward: float, instance: str = "i") -> bytes:
+    return json.dumps({"uid": uid, "instance_id": instance, "messages": [], "reward": reward}).encode()
 
 
 @pytest.mark.parametrize("cache_bytes", [1, 10**6])
@@ -53,3 +55,20 @@ async def test_a_read_whose_bytes_retention_gave_up_is_gone(tmp_path: Path) -> N
         await archiver.retire_some("default")
         with pytest.raises(RetiredError, match=f"the items of read {read_id} were retired"):
             await compat.reader.read_again(read_id)
+
+
+async def test_a_group_whose_record_is_damaged_hides_no_other_of_its_read(tmp_path: Path) -> None:
+    service = BufferService(SqliteStore(tmp_path / "store.sqlite"), expire_seconds=60.0, max_waiting=8)
+    async with service.running():
+        compat = CompatService(service, CompatConfig(group_size=2))
+        for instance in "xyz":
+            await compat.write(item(f"{instance}1", 1.0, instance))
+            await compat.write(item(f"{instance}2", 0.0, instance))
+        read_id = (await compat.reader.read(None)).read_id
+        assert read_id is not None
+        with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as store, store:
+            store.execute("UPDATE groups SET body = zeroblob(length(body)) WHERE id = 'y/0'")
+        again = await compat.reader.read_again(read_id)
+        assert again.items is not None
+        read = [each["uid"] async for groups in again.items for group in groups for each in json.loads(b"[%b]" % group)]
+        assert (read, again.damaged) == (["x1", "x2", "z1", "z2"], ["y/0"])
