@@ -14,6 +14,7 @@ from msgspec.msgpack import Ext
 from tests.properties.test_wire import same, values
 
 from penstock.buffer.intake import rollout_intake, rollout_intakes
+from penstock.buffer.intake_child import packed, unpacked
 from penstock.errors import InputError
 from penstock.types import Mark, Message, Rollout, Segment, Source, StepFacts, Trace, VersionRun
 from penstock.wire import decode_msgpack, encode_json, encode_msgpack, view_rollouts
@@ -92,7 +93,7 @@ def changed(body: bytes, path: Path, poison: Any) -> bytes:
 def agrees(bodies: list[bytes]) -> list[bool]:
     """Holds the quick way against the slow and obvious one, for all of `bodies` at once; which of them are right."""
     right = []
-    views, intakes = view_rollouts(bodies), rollout_intakes("run", bodies, "msgpack", 7.0)
+    views, intakes = view_rollouts(bodies), rollout_intakes("run", bodies, "msgpack")
     for body, view, intake in zip(bodies, views, intakes, strict=True):
         try:
             expected = decode_msgpack(body, Rollout)
@@ -102,7 +103,9 @@ def agrees(bodies: list[bytes]) -> list[bool]:
             right.append(False)
             continue
         try:
-            assert same(intake, rollout_intake("run", body, "msgpack", 7.0))
+            assert same(intake, rollout_intake("run", body, "msgpack"))
+            # And on its way from another process nothing changes.
+            assert unpacked(packed([intake[0], None])) == [intake[0], None]  # type: ignore[index]
         except InputError as refused:  # it was meant for another run
             assert str(intake) == str(refused)
         if view is not None:
@@ -189,8 +192,8 @@ def test_a_run_of_no_tokens_is_seen_although_the_sum_is_right(counts: tuple[int,
 
 def test_rollouts_in_json_are_taken_one_by_one() -> None:
     good = encode_json(rollout())
-    taken, refused = rollout_intakes("run", [good, good.replace(b'"reward":1.0', b'"reward":NaN')], "json", 7.0)
-    assert same(taken, rollout_intake("run", good, "json", 7.0))
+    taken, refused = rollout_intakes("run", [good, good.replace(b'"reward":1.0', b'"reward":NaN')], "json")
+    assert same(taken, rollout_intake("run", good, "json"))
     assert isinstance(refused, InputError)
 
 

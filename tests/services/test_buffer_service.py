@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
@@ -209,3 +210,40 @@ async def _try_tokens(url: str) -> None:
                 await refused
         with pytest.raises(UnauthorizedError):
             await nobody.status()
+
+
+def _children(process: int) -> list[int]:
+    return [int(word) for task in Path(f"/proc/{process}/task").iterdir() for word in (task / "children").read_text().split()]
+
+
+async def test_a_large_batch_is_decided_in_parts_and_read_by_a_process_that_dies_with_the_buffer(mortal: Process) -> None:
+    async with BufferClient(mortal.url, "run") as client:
+        await client.open_run(Laws(credit_groups=10**6), "0" * 32)
+        await client.open_groups([group(number) for number in range(600)])
+        rollouts = [rollout(f"s/0/{number}", member) for number in range(600) for member in range(2)]
+        rollouts[700] = rollout("s/0/350", 7)
+        for duplicate in (False, True):
+            written = list(await client.write(rollouts))
+            refused = written.pop(700)
+            assert (refused.code, "no member 7" in str(refused.message)) == ("conflict", True)
+            assert {(answer.code, answer.duplicate) for answer in written} == {(None, duplicate)}
+            assert len(written) == 1199
+        while not (children := _children(mortal.child.pid)):
+            await client.write(rollouts)
+    mortal.kill()
+    _wait_for_the_end_of(children)
+
+
+def _wait_for_the_end_of(processes: list[int]) -> None:
+    """What is left of one that has ended is collected by whoever is its parent now, some time."""
+    deadline = time.monotonic() + 60
+    while any(_is_alive(process) for process in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes() != b""
+    except OSError:
+        return False

@@ -185,11 +185,8 @@ class Buffer:
         """See `ledger.accept`."""
         return self._submit(run, law.accept(self.ledger(run), self.store, rollout, payload, self._now()))
 
-    def accept_all(self, run: str, writes: Sequence[tuple[RolloutRecord, Payload]], now: float) -> Pending[tuple[law.Accepted | InputError, ...]]:
-        """See `ledger.accept_all`. `now` is the time of the clock at which they came, which their records carry.
-
-        What the store refuses to take of them is refused one by one as well.
-        """
+    def accept_all(self, run: str, writes: Sequence[tuple[RolloutRecord, Payload]]) -> Pending[tuple[law.Accepted | InputError, ...]]:
+        """See `ledger.accept_all`. What the store refuses to take of them is refused one by one as well."""
         ledger = self.ledger(run)
         # A group that becomes ready may end an older one for whose room it asks: so where there is a capacity one is decided after the other.
         together = len(writes) if not ledger.laws.capacity_rollouts else 1
@@ -198,7 +195,7 @@ class Buffer:
         while len(answers) < len(writes):
             some = writes[len(answers) : len(answers) + together]
             try:
-                decided = self._submit(run, law.accept_all(ledger, self.store, some, now))
+                decided = self._submit(run, law.accept_all(ledger, self.store, some, self._now()))
             except LimitError as error:
                 answers += [error] * len(some)
             except InputError as error:

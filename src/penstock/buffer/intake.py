@@ -14,30 +14,34 @@ NOTE = "annotation:"
 """Begins the uids under which annotations are stored, beside the rollouts."""
 
 
-def rollout_intakes(run: str, bodies: Sequence[bytes], content_type: ContentType, now: float) -> list[Intake | InputError]:
+def rollout_intakes(run: str, bodies: Sequence[bytes], content_type: ContentType) -> list[Intake | InputError]:
     """As `rollout_intake` for each of several that came together, at a fraction of the cost. What it would raise stands in the rollout's place."""
     views = view_rollouts(bodies) if content_type == "msgpack" else [None] * len(bodies)
     found: list[Intake | InputError] = []
     for body, view in zip(bodies, views, strict=True):
         try:
-            found.append(_intake(run, body, content_type, decode_rollout(body, content_type) if view is None else view, now))
+            found.append(_intake(run, body, content_type, decode_rollout(body, content_type) if view is None else view))
         except InputError as error:
             found.append(error)
     return found
 
 
-def rollout_intake(run: str, body: bytes, content_type: ContentType, now: float = 0.0) -> Intake:
-    """The record and payload of an encoded rollout that came at `now`. Raises `InputError` naming the field if it may not be stored."""
-    return _intake(run, body, content_type, decode_rollout(body, content_type), now)
+def rollout_intake(run: str, body: bytes, content_type: ContentType) -> Intake:
+    """The record and payload of an encoded rollout. Raises `InputError` naming the field if it may not be stored."""
+    return _intake(run, body, content_type, decode_rollout(body, content_type))
 
 
-def _intake(run: str, body: bytes, content_type: ContentType, rollout: Rollout, now: float) -> Intake:
+def with_payload(record: RolloutRecord, body: bytes, content_type: ContentType) -> Intake:
+    """A record with the bytes that it is of."""
+    return record, Payload(run=record.run, uid=record.uid, content_type=content_type, body=body, digest=record.digest)
+
+
+def _intake(run: str, body: bytes, content_type: ContentType, rollout: Rollout) -> Intake:
     if rollout.run != run:
         raise InvalidError(f"rollout.run: {rollout.run!r} was written to run {run!r}")
     if rollout.rollout_uid.startswith(NOTE):
         raise InvalidError(f"rollout.rollout_uid: must not begin with {NOTE!r}, got {rollout.rollout_uid!r}")
     counted = facts(rollout)
-    content = digest(body)
     record = RolloutRecord(
         run=run,
         uid=rollout.rollout_uid,
@@ -45,7 +49,7 @@ def _intake(run: str, body: bytes, content_type: ContentType, rollout: Rollout, 
         member=rollout.member,
         retry=rollout.retry,
         status=rollout.status,
-        digest=content,
+        digest=digest(body),
         environment=rollout.environment,
         problem_id=rollout.problem_id,
         reward=rollout.reward,
@@ -59,9 +63,8 @@ def _intake(run: str, body: bytes, content_type: ContentType, rollout: Rollout, 
         version_tokens=counted.version_tokens,
         rewards=rollout.rewards,
         failure=rollout.failure,
-        stored_at=now,
     )
-    return record, Payload(run=run, uid=record.uid, content_type=content_type, body=body, digest=content)
+    return with_payload(record, body, content_type)
 
 
 def annotation_intake(run: str, body: bytes, content_type: ContentType) -> tuple[AnnotationRecord, Payload]:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from penstock.buffer.core import Buffer, Pending
+from penstock.buffer.intake_desk import IntakeDesk
 from penstock.buffer.store import Store
 from penstock.buffer.working import WorkDesk
 from penstock.errors import ArchiveError, CorruptError, InputError, LimitError, PenstockError, StoreError
@@ -134,6 +135,8 @@ class BufferService:
         self._heard_at = self.now()
         self.work = WorkDesk(self.now)
         """Enrichment work in the hands of others."""
+        self.intakes = IntakeDesk()
+        """Reads what producers write."""
         self._expire_seconds = expire_seconds
         self._max_waiting = max_waiting
         self._waiting = 0
@@ -152,6 +155,7 @@ class BufferService:
             for task in (expiring, self._mending):
                 if task is not None:
                     task.cancel()
+            await self.intakes.close()
             await asyncio.to_thread(self.buffer.store.close)
 
     async def told(self, decide: Callable[[Buffer], Pending[T]]) -> T:

@@ -90,19 +90,22 @@ class Child:
             os.killpg(self._process.pid, number)
 
 
-async def start_child(words: Sequence[str], *, log: Path, environment: Mapping[str, str], with_pipe: bool = False, descriptors: Sequence[int] = ()) -> Child:
-    """Start a command; stdout and stderr are appended to `log`, after a line that says so. It finds `descriptors` open under their numbers.
+async def start_child(
+    words: Sequence[str], *, log: Path | None, environment: Mapping[str, str], with_pipe: bool = False, descriptors: Sequence[int] = ()
+) -> Child:
+    """Start a command; stdout and stderr are appended to `log`, after a line that says so, or go where those of this process go.
 
-    Raises `OSError` if it cannot be started.
+    It finds `descriptors` open under their numbers. Raises `OSError` if it cannot be started.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    note(log, f"start: {' '.join(words)}")
-    with log.open("ab", buffering=0) as file:
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        note(log, f"start: {' '.join(words)}")
+    with contextlib.nullcontext() if log is None else log.open("ab", buffering=0) as file:
         process = await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.PIPE if with_pipe else asyncio.subprocess.DEVNULL,
             stdout=file,
-            stderr=asyncio.subprocess.STDOUT,
+            stderr=None if log is None else asyncio.subprocess.STDOUT,
             env={**os.environ, **environment, **leashed()},
             pass_fds=tuple(descriptors),
             # Ctrl-C on the terminal is for the parent alone: it stops its children in their order.

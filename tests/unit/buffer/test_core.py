@@ -107,10 +107,10 @@ def test_a_failed_commit_stops_every_verb_until_the_store_is_reopened() -> None:
 
 def test_rollouts_that_come_together_are_one_change_of_the_store(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "store.sqlite")
-    buffer = Buffer(store, lambda: 0.0)
+    buffer = Buffer(store, lambda: 3.0)
     buffer.open_run("run", Laws(), "weights-0")
     open_group(buffer)
-    pending = buffer.accept_all("run", [rollout_of(0), rollout_of(2), rollout_of(1)], 3.0)
+    pending = buffer.accept_all("run", [rollout_of(0), rollout_of(2), rollout_of(1)])
     pending.durable.result()
     first, refused, last = pending.reply
     assert isinstance(refused, ConflictError)
@@ -119,7 +119,7 @@ def test_rollouts_that_come_together_are_one_change_of_the_store(tmp_path: Path)
     again = Buffer(SqliteStore(tmp_path / "store.sqlite", read_only=True), lambda: 0.0)
     assert again.ledger("run").groups["g/0/0"].state == "ready"
     assert [rollout.uid for rollout in again.store.rollouts("run", "g/0/0")] == ["u0", "u1"]
-    assert not buffer.accept_all("run", [], 3.0).changed
+    assert not buffer.accept_all("run", []).changed
 
 
 def test_what_the_store_cannot_keep_does_not_keep_the_others_out(tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_what_the_store_cannot_keep_does_not_keep_the_others_out(tmp_path: Path)
     buffer = Buffer(store, lambda: 0.0)
     buffer.open_run("run", Laws(), "weights-0")
     open_group(buffer)
-    first, refused = buffer.accept_all("run", [rollout_of(0), rollout_of(1, failure="\ud800")], 0.0).reply
+    first, refused = buffer.accept_all("run", [rollout_of(0), rollout_of(1, failure="\ud800")]).reply
     assert isinstance(first, Accepted)
     assert isinstance(refused, InvalidError)
     assert buffer.ledger("run").groups["g/0/0"].pending == 1
-    (then,) = buffer.accept_all("run", [rollout_of(1)], 0.0).reply
+    (then,) = buffer.accept_all("run", [rollout_of(1)]).reply
     assert isinstance(then, Accepted)
     store.close()
 
@@ -144,11 +144,11 @@ def test_too_much_that_waits_refuses_each_of_those_that_came_together() -> None:
     full: Future[None] = Future()
     full.set_exception(LimitError("full"))
     taking, store.submit = store.submit, lambda records: full  # type: ignore[method-assign]
-    refused = buffer.accept_all("run", [rollout_of(0), rollout_of(1)], 0.0)
+    refused = buffer.accept_all("run", [rollout_of(0), rollout_of(1)])
     assert [type(answer) for answer in refused.reply] == [LimitError, LimitError]
     assert not refused.changed
     store.submit = taking  # type: ignore[method-assign]
-    assert all(isinstance(answer, Accepted) for answer in buffer.accept_all("run", [rollout_of(0), rollout_of(1)], 0.0).reply)
+    assert all(isinstance(answer, Accepted) for answer in buffer.accept_all("run", [rollout_of(0), rollout_of(1)]).reply)
 
 
 def test_groups_that_come_together_make_room_for_each_other() -> None:
@@ -157,6 +157,6 @@ def test_groups_that_come_together_make_room_for_each_other() -> None:
     groups = [f"g/0/{number}" for number in range(3)]
     for group in groups:
         open_group(buffer, group)
-    answers = buffer.accept_all("run", [rollout_of(member, group) for group in groups for member in (0, 1)], 0.0).reply
+    answers = buffer.accept_all("run", [rollout_of(member, group) for group in groups for member in (0, 1)]).reply
     assert all(isinstance(answer, Accepted) for answer in answers)
     assert [buffer.ledger("run").find_group(buffer.store, group).state for group in groups] == ["dropped", "dropped", "ready"]  # type: ignore[union-attr]
