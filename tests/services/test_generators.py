@@ -300,7 +300,8 @@ async def test_the_servers_secrets_are_not_the_generators(place: Place, monkeypa
     async with place.generators(token="write-only") as generators:
         await generators.start(place.payload | {"task_type": "spy"})
         await until(generators, "spy", *OVER)
-        assert "['', 'write-only']" in generators.logs("spy")
+        assert "['', 'write-only']" in (place.folder / "buffer" / "generators" / "spy.log").read_text()
+        assert "['', '***']" in generators.logs("spy"), "and what it is given is not told to others"
 
 
 def test_a_folder_that_is_not_there_is_a_wrong_setting(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def openapi(operations: Sequence[Operation[Any]], *, title: str, version: str, t
         "paths": paths,
         "components": {
             "schemas": {name: schema if name in loose else _closed(schema) for name, schema in sorted(components.items())},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}, "password": {"type": "http", "scheme": "basic"}},
             "responses": {_name(status): _refusal(status, by_noun[repr(ErrorReply)]) for status in sorted({*chain(*map(_statuses, operations))})},
         },
     }
@@ -57,7 +57,7 @@ def _describe(operation: Operation[Any], by_noun: dict[str, Any]) -> dict[str, A
     if operation.text:
         described["description"] = operation.text
     if operation.needs is not None:
-        described["security"] = [{"token": []}, {}]
+        described["security"] = [{"token": []}, {"password": []}, {}]
         described["x-scope"] = operation.needs.value
     if parameters:
         described["parameters"] = parameters

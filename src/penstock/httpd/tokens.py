@@ -1,10 +1,15 @@
 """Who may do what: tokens, each with its scopes. They come from a file or the environment, never from the command line, which everybody can read.
 
+Clients send theirs as `Authorization: Bearer ...`. One that knows nothing but a URL, as programs written for servers without tokens do, has it there
+(`http://any:TOKEN@host:port`, `http://TOKEN@host:port`): HTTP libraries make `Authorization: Basic ...` of that, and it is taken, too.
+
 A line of a token file, or a part of `PENSTOCK_TOKENS` between semicolons, is a token; `produce,view=VALUE` limits it to scopes, `VALUE` alone has all.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import re
 from collections.abc import Iterable, Mapping
@@ -87,13 +92,28 @@ def parse_token(word: str, where: str) -> Token:
 
 def allowed(authorization: str, tokens: Iterable[Token]) -> frozenset[Scope]:
     """What an `Authorization` header allows; nothing if no token is that. Every token is compared, each in constant time."""
-    kind, _, given = authorization.partition(" ")
+    given = _given(authorization)
     scopes: frozenset[Scope] = frozenset()
     for token in tokens:
         # A digest compare of bytes, so that neither place nor length of a difference shows in the time.
-        if hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.value.encode()) and kind.lower() == "bearer":
+        if sum(hmac.compare_digest(secret, token.value.encode()) for secret in given):
             scopes |= token.scopes
     return scopes
+
+
+def _given(authorization: str) -> tuple[bytes, ...]:
+    """What may be a token in an `Authorization` header: of a name and a password, either."""
+    kind, _, rest = authorization.partition(" ")
+    secret = rest.strip().encode("utf-8", "surrogateescape")
+    if kind.lower() == "bearer":
+        return (secret,)
+    if kind.lower() != "basic":
+        return ()
+    try:
+        name, _, password = base64.b64decode(secret, validate=True).partition(b":")
+    except binascii.Error:
+        return ()
+    return (name, password)
 
 
 def _checked(value: str, where: str) -> str:

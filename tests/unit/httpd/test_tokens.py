@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,33 @@ def test_tokens_come_from_file_and_environment(tmp_path: Path) -> None:
     assert [token.value for token in tokens] == ["one", "two", "three", "four", "five"]
     assert tokens[0].scopes == {Scope.CONSUME, Scope.VIEW}
     assert allowed("Bearer five", tokens) == ALL_SCOPES
-    assert allowed("Basic five", tokens) == frozenset()
+    assert allowed("Digest five", tokens) == frozenset()
     assert allowed("Bearer six", tokens) == allowed("", tokens) == frozenset()
     assert read_tokens(None, {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("pair", "scopes"),
+    [
+        (b"anybody:fi:ve", ALL_SCOPES),
+        (b"one:", {Scope.VIEW}),
+        (b"one", {Scope.VIEW}),
+        (b"one:fi:ve", ALL_SCOPES),
+        (b"fi:ve", set()),
+        (b"anybody:two", set()),
+        (b":", set()),
+        (b"\xff\xfe", set()),
+    ],
+)
+def test_a_token_may_come_as_name_or_password_of_a_url(pair: bytes, scopes: set[Scope]) -> None:
+    tokens = (Token(value="one", scopes=frozenset({Scope.VIEW})), Token(value="fi:ve"))
+    assert allowed(f"Basic {b64encode(pair).decode()}", tokens) == scopes
+
+
+def test_a_name_and_password_that_cannot_be_read_allow_nothing() -> None:
+    tokens = (Token(value="one"),)
+    for word in ("Basic", "Basic one", "Basic b25lOg", "Basic ?29uZTo=", "Basic \xe4", "Basic \u00ff=="):
+        assert allowed(word, tokens) == frozenset()
 
 
 @pytest.mark.parametrize(

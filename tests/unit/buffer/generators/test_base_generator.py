@@ -140,7 +140,8 @@ def test_an_item_comes_with_the_token_that_the_buffer_gave_its_generator(monkeyp
         send_item(url, {"uid": "a"})
         monkeypatch.setenv("PENSTOCK_TOKEN", "mine")
         send_item(url, {"uid": "b"})
-    assert buffer.tokens == [None, "Bearer mine"]
+        send_item(url.replace("//", "//penstock:a%40b@"), {"uid": "c"})
+    assert buffer.tokens == [None, "Bearer mine", "Basic cGVuc3RvY2s6YUBi"], "what stands in the URL was meant for it"
 
 
 def test_problems_without_ids_have_their_line_numbers_and_a_bad_line_is_named(tmp_path: Path) -> None:

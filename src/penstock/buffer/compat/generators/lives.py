@@ -65,6 +65,8 @@ class Life:
     log_file: Path
     child: Child
     frames: Frames
+    secret: str | None = None
+    """What it must not be seen to have said: it may print the URL that it was given."""
     state: RolloutState = RolloutState.STARTING
     started_at: float = field(default_factory=time.time)
     ended_at: float | None = None
@@ -101,7 +103,7 @@ class Life:
             while True:
                 told = await self.frames.receive()
                 if "failed" in told:
-                    self.reason = str(told["failed"])
+                    self.reason = without(str(told["failed"]), self.secret)
                 else:
                     self.state = RolloutState.RUNNING
 
@@ -117,5 +119,10 @@ class Life:
             ended_at=self.ended_at,
             num_skipped=len(self.payload["skip_instance_ids"]),
             reason=self.reason if has_failed else None,
-            last_lines=tuple(last_lines(self.log_file, _LAST_LINES)) if has_failed else (),
+            last_lines=tuple(without(line, self.secret) for line in last_lines(self.log_file, _LAST_LINES)) if has_failed else (),
         )
+
+
+def without(text: str, secret: str | None) -> str:
+    """The text, with something in place of the secret."""
+    return text.replace(secret, "***") if secret else text

@@ -15,7 +15,8 @@ from penstock.buffer.compat.generators.describing import Described
 from penstock.buffer.compat.generators.discovery import Discovery, Found, discover
 from penstock.buffer.compat.generators.frames import FrameError
 from penstock.buffer.compat.generators.hooks import GeneratorHooks
-from penstock.buffer.compat.generators.lives import GeneratorState, Life
+from penstock.buffer.compat.generators.lives import GeneratorState, Life, without
+from penstock.buffer.compat.generators.own_url import opened_url
 from penstock.buffer.compat.generators.payload import PayloadDefaults, read_payload
 from penstock.buffer.compat.generators.processes import ChildSettings, start_generator_process
 from penstock.buffer.compat.hooks import Hooks
@@ -48,10 +49,12 @@ class GeneratorsConfig:
     """`input_file` must lie under it."""
     buffer_url: str = ""
     """Where a generator writes to if nobody tells it."""
+    buffer_host: str = "127.0.0.1"
+    """What the buffer listens on; it says which other URLs are the buffer's, too."""
     group_size: int | None = None
     """Repeats of a problem if nobody says how many."""
     token: str | None = None
-    """What a generator tells the buffer, if the buffer wants a token."""
+    """What a generator tells the buffer, if the buffer wants a token. Stands in the URL that it is given, and never in what is told about it."""
     stop_seconds: float = 5.0
     """Time for a generator to end well when it is told to stop."""
     hook_seconds: float = 30.0
@@ -145,7 +148,7 @@ class Generators:
         """The end of a generator's log; empty if it was never started."""
         if task_type not in self._discovery.found and task_type not in self._lives:
             raise UnknownError(f"no generator has TASK_TYPE {task_type[:200]!r}")
-        return last_lines(self._log_file(task_type, ".log"), num_lines)
+        return [without(line, self._config.token) for line in last_lines(self._log_file(task_type, ".log"), num_lines)]
 
     def hooks(self, task_type: str) -> Hooks | None:
         """The functions that the generator of a task type brings; None if it brings none."""
@@ -170,11 +173,14 @@ class Generators:
         log_file = self._log_file(found.task_type, ".log")
         if log_file.exists() and log_file.stat().st_size > MAX_LOG_BYTES:
             log_file.replace(log_file.with_name(log_file.name + ".1"))
+        config, told = self._config, dict(payload)
+        if config.token is not None:
+            told["remote_buffer_url"] = opened_url(payload["remote_buffer_url"], config.buffer_url, config.buffer_host, config.token)
         try:
-            child, frames = await start_generator_process("rollout", found.path, self._settings, log_file, {"payload": payload})
+            child, frames = await start_generator_process("rollout", found.path, self._settings, log_file, {"payload": told})
         except (OSError, FrameError) as error:
             raise ProcessError(f"generator {found.task_type} cannot be started: {error}") from None
-        life = Life(found, payload, log_file, child, frames)
+        life = Life(found, payload, log_file, child, frames, secret=config.token)
         life.watcher = asyncio.create_task(life.watch())
         log.info("generator %s (%s) runs as process %d", found.task_type, found.path.name, child.id.pid)
         return life

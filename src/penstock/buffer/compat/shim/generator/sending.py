@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,16 @@ class Answer:
 
 
 def request(method: str, url: str, value: Any = None, *, headers: Mapping[str, str] | None = None, timeout_seconds: float = 600.0) -> Answer:
-    """One request with a JSON body. Raises `OSError` if there is no answer."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    """One request with a JSON body. Name and password in the URL are sent as others send them. Raises `OSError` if there is no answer."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
         raise ValueError(f"a URL starts with http:// or https://, got {url!r}")
+    user, is_there, place = parts.netloc.rpartition("@")
+    if is_there:
+        url = parts._replace(netloc=place).geturl()
+        name, _, password = user.partition(":")
+        pair = f"{unquote(name)}:{unquote(password)}".encode()
+        headers = {"Authorization": f"Basic {base64.b64encode(pair).decode()}", **(headers or {})}
     data = None if value is None else json.dumps(value, allow_nan=False).encode()
     asked = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})}, method=method)
     try:
@@ -62,7 +70,7 @@ def send_item(buffer_url: str, data: Any) -> bool:
     """
     url = buffer_url if "/buffer/write" in buffer_url else buffer_url.rstrip("/") + "/buffer/write"
     token = os.environ.get(TOKEN_VARIABLE)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Authorization": f"Bearer {token}"} if token and urlsplit(url).username is None else {}
     deadline, attempt = time.monotonic() + GIVE_UP_SECONDS, 0
     while True:
         pause_seconds = PAUSES_SECONDS[min(attempt, len(PAUSES_SECONDS) - 1)]
