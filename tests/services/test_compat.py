@@ -201,6 +201,14 @@ def test_a_read_can_be_served_again_by_its_id(buffer: Process) -> None:
     assert (status, json.loads(answer)["message"]) == (404, "no read read-0")
 
 
+@pytest.mark.parametrize("path", ["/buffer/write", "/get_rollout_data", "/buffer/read", "/buffer/peek", "/buffer/stats", "/start_rollout", "/"])
+def test_what_is_refused_before_it_is_looked_at_has_the_shape_of_its_route(buffer: Process, path: str) -> None:
+    for headers, expected in (({"X-Large": "x" * (65 << 10)}, 431), ({"Origin": "http://elsewhere"}, 403), ({"Content-Encoding": "gzip"}, 415)):
+        status, answer = buffer.ask("POST", path, b"{}", headers)
+        refused = json.loads(answer)
+        assert (status, refused["success"], refused["data"], refused["message"]) == (expected, False, None, refused["error"]["message"])
+
+
 def test_peek_takes_nothing(buffer: Process) -> None:
     pair(buffer, "t8a")
     assert [found["uid"] for found in buffer.get("/buffer/peek")["data"]["data"]] == ["t8a-0", "t8a-1"]

@@ -17,6 +17,7 @@ import uvloop
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from penstock.errors import PenstockError
 from penstock.httpd import Access, DirectReply, DirectRequest, DirectRoute, Limits, Scope, bind, routed, router, scoped
 from penstock.httpd.serving import server_config
 
@@ -44,6 +45,10 @@ def flood_at_once(request: DirectRequest) -> DirectReply:
     return DirectReply(b"x" * (1000 * 65536))
 
 
+def own_shape(error: PenstockError, request_id: str) -> DirectReply:
+    return DirectReply(b"our own: %b" % str(error).encode(), error.http_status, b"text/plain")
+
+
 Lane = Literal["asgi", "direct", "later"]
 LANES: tuple[Lane, ...] = get_args(Lane)
 """The ASGI lane, the direct one, and the direct one when the answer is a future."""
@@ -62,9 +67,11 @@ def served(limits: Limits, *, lane: Lane, max_body_bytes: int = 1 << 20) -> Iter
     echo = counted_later if lane == "later" else counted
     direct = [DirectRoute(method=method, path="/echo", answer=echo, needs=Scope.VIEW) for method in ("GET", "POST")]
     own = DirectRoute(method="GET", path="/flood", answer=flood_at_once, needs=Scope.VIEW)
-    app = router([*map(routed, direct), scoped("/flood", flood, Scope.VIEW)])
+    app = router([*map(routed, direct), scoped("/own", routed(direct[1]).endpoint, None, methods=["POST"]), scoped("/flood", flood, Scope.VIEW)])
     access = Access(max_body_bytes=max_body_bytes, limits=limits)
-    server = uvicorn.Server(server_config(app, access, [*direct, own] if lane != "asgi" else ()))
+    # One path with a shape of its own beside one without; their requests are alike up to there.
+    direct += [DirectRoute(method="POST", path="/own", answer=echo, needs=Scope.VIEW, refused=own_shape)]
+    server = uvicorn.Server(server_config(app, access, [*direct, own] if lane != "asgi" else (), {"/own": own_shape}))
     listener = bind("127.0.0.1", 0)
     # The loop that the servers run on.
     thread = threading.Thread(target=lambda: uvloop.run(server.serve([listener])))
@@ -164,6 +171,34 @@ def test_a_later_request_on_the_same_connection_has_the_same_limits(port: int, s
         answer = answer_of(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"the " + missing + b" did not arrive" in answer
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "sentence", "is_later"),
+    [
+        (431, b"X-Large: " + b"x" * (80 << 10) + b"\r\n\r\n", b"the headers are over the limit", False),
+        (431, b"X-Endless: " + b"x" * (80 << 10), b"the headers are over the limit", True),
+        (408, b"X-Slow", b"the headers did not arrive", False),
+        (408, b"Content-Length: 9\r\n\r\nhel", b"the body did not arrive", True),
+        (400, b"Content-Length: 9\r\nContent-Length: 8\r\n\r\n", b"this is not an HTTP request", False),
+    ],
+    ids=["large headers", "endless headers", "slow headers", "a slow body", "no HTTP"],
+)
+def test_a_request_is_refused_in_the_shape_of_its_path(port: int, status: int, sent: bytes, sentence: bytes, is_later: bool) -> None:
+    with connected(port) as own, connected(port) as other:
+        for path, connection in ((b"/own", own), (b"/echo", other)):
+            if is_later:
+                # Its head has been seen by then, and that of a request for another path before.
+                connection.sendall(GOOD + b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n" % path)
+                answer = b""
+                while not answer.endswith(b"\r\n\r\n0"):
+                    answer += connection.recv(4096)
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\n%b" % (path, sent))
+        refused, native = answer_of(own), answer_of(other)
+    assert refused.startswith(b"HTTP/1.1 %d " % status) and native.startswith(b"HTTP/1.1 %d " % status)
+    assert refused.partition(b"\r\n\r\n")[2].startswith(b"our own: " + sentence)
+    assert native.partition(b"\r\n\r\n")[2].startswith(b'{"error":{"code":') and sentence in native
 
 
 def test_a_client_that_drips_its_request_is_closed_all_the_same(port: int) -> None:

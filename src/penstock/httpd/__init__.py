@@ -3,7 +3,7 @@
 from penstock.httpd.direct import DirectReply, DirectRequest, DirectRoute
 from penstock.httpd.guard import Access, Guard
 from penstock.httpd.limits import Limits
-from penstock.httpd.replies import error_body, error_reply, msgpack_reply, reply
+from penstock.httpd.replies import msgpack_reply, reply
 from penstock.httpd.routing import ScopedRoute, check_scope, routed, router, scoped
 from penstock.httpd.serving import bind, serve_app, server_config
 from penstock.httpd.tokens import Scope, Token, read_tokens
@@ -20,8 +20,6 @@ __all__ = [
     "Token",
     "bind",
     "check_scope",
-    "error_body",
-    "error_reply",
     "msgpack_reply",
     "read_tokens",
     "reply",

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from penstock.errors import ForbiddenError, PenstockError
-from penstock.httpd.replies import error_body, error_headers, internal_body
+from penstock.httpd.replies import InternalError, error_body, error_headers
 from penstock.httpd.tokens import ALL_SCOPES, Scope
 from penstock.types.frozen import quickly_made
 
@@ -144,7 +144,7 @@ class DirectRoute:
                 log.error("request %s: %s", request.request_id, error)
             return self.refused(error, request.request_id)
         log.error("request %s failed", request.request_id, exc_info=error)
-        return DirectReply(msgspec.json.encode(internal_body(request.request_id)), 500)
+        return self.refused(InternalError(), request.request_id)
 
     async def endpoint(self, http: Request) -> Response:
         """Answer a request that came by the ASGI lane."""

@@ -17,13 +17,14 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from penstock.errors import ConfigError, ForbiddenError, InputError, LimitError, MediaTypeError, PenstockError, UnauthorizedError
-from penstock.httpd.direct import Refused
+from penstock.httpd.direct import Refused, refusal
 from penstock.httpd.limits import Limits
-from penstock.httpd.replies import error_reply, internal_body, reply
+from penstock.httpd.replies import InternalError
 from penstock.httpd.tokens import ALL_SCOPES, Scope, Token, allowed
 
 log = logging.getLogger(__name__)
@@ -126,11 +127,9 @@ class Guard:
         request_id = self._door.request_id()
         try:
             scopes = self._door.admitted(scope["path"], scope["headers"])
-        except InputError as refusal:
+        except InputError as error:
             await _drain(receive, 4 * self._door.max_body_bytes)
-            shape = self._shapes.get(scope["path"])
-            refused = error_reply(refusal, request_id) if shape is None else shape(refusal, request_id).response()
-            await refused(scope, receive, send)
+            await self._refused(error, request_id, scope)(scope, receive, send)
             return
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "scopes": scopes}
         started = False
@@ -147,14 +146,17 @@ class Guard:
                 raise
             if error.http_status >= 500:
                 log.error("request %s: %s", request_id, error)
-            await error_reply(error, request_id)(scope, receive, send)
+            await self._refused(error, request_id, scope)(scope, receive, send)
         except ClientDisconnect:
             log.info("request %s: the client left before it had sent everything", request_id)
         except Exception:
             log.exception("request %s failed", request_id)
             if started:
                 raise
-            await reply(internal_body(request_id), 500)(scope, receive, send)
+            await self._refused(InternalError(), request_id, scope)(scope, receive, send)
+
+    def _refused(self, error: PenstockError, request_id: str, scope: AsgiScope) -> Response:
+        return self._shapes.get(scope["path"], refusal)(error, request_id).response()
 
     def _limited(self, receive: Receive) -> Receive:
         """`receive` that stops at the limit, whatever the headers said."""

@@ -6,6 +6,7 @@
     waits for the next request                                  keep_alive_seconds                  closed
     one connection too many                                     max_connections                     503, Retry-After
 
+A refusal has the shape of the path that was asked for, as far as that has arrived; one connection too many is refused before it has said anything.
 The parser underneath has no limit of its own: it collects a header of any size. A request that arrives in one piece costs no timer.
 """
 
@@ -16,15 +17,17 @@ import contextlib
 import http
 import resource
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+from urllib.parse import unquote
 
-import msgspec
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.errors import LimitError, MalformedError, PenstockError
-from penstock.httpd.replies import error_body, error_headers
+from penstock.httpd.direct import DirectReply, Refused, refusal
 
 LINGER_SECONDS = 1.0
 """After a refusal, what the client still sends is read away for so long: a client that is cut off while it sends never sees why."""
@@ -64,6 +67,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """`HttpToolsProtocol` under `limits`. See the module's docstring."""
 
     limits = Limits()
+    shapes: Mapping[str, Refused] = {}
+    """How refusals look on paths that have a shape of their own."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""
@@ -181,6 +186,15 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether a request is under way."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    def asked_path(self) -> str:
+        """The path of the request that is arriving, as far as it is known."""
+        if self._phase is Phase.IDLE:
+            return ""
+        try:
+            return unquote(httptools.parse_url(self.url).path.decode("ascii"))
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+            return ""  # it has not come, or is none
+
     def _rest(self) -> None:
         """The connection waits for its next request. Its timer is set again only when it rings: one for each request would cost more than its parsing."""
         self._resting_since = self.loop.time()
@@ -239,7 +253,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if answering and cycle.response_started:
             self.transport.abort()
             return
-        self.transport.write(_raw_reply(error))
+        shape = self.shapes.get(self.asked_path(), refusal)
+        self.transport.write(_raw_reply(shape(error, secrets.token_hex(8))))
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             with contextlib.suppress(OSError):  # the client is gone already
@@ -260,8 +275,7 @@ def allow_descriptors(limits: Limits) -> int:
     return max(1, min(limits.max_connections, room))
 
 
-def _raw_reply(error: PenstockError) -> bytes:
-    body = msgspec.json.encode(error_body(error.code, str(error), secrets.token_hex(8)))
-    lines = [f"HTTP/1.1 {error.http_status} {http.HTTPStatus(error.http_status).phrase}", "content-type: application/json", f"content-length: {len(body)}"]
-    lines += [f"{name.lower()}: {value}" for name, value in error_headers(error).items()]
-    return "\r\n".join([*lines, "connection: close", "", ""]).encode() + body
+def _raw_reply(reply: DirectReply) -> bytes:
+    lines = [f"HTTP/1.1 {reply.status} {http.HTTPStatus(reply.status).phrase}".encode()]
+    headers = ((b"content-type", reply.content_type), (b"content-length", str(len(reply.body)).encode()), *reply.headers, (b"connection", b"close"))
+    return b"\r\n".join([*lines, *(b"%b: %b" % header for header in headers), b"", reply.body])

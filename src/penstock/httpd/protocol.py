@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from penstock.httpd.direct import DirectReply, DirectRequest, DirectRoute, Head
+from penstock.httpd.direct import DirectReply, DirectRequest, DirectRoute, Head, Refused
 from penstock.httpd.lane import MOST_DIGITS, KnownHead, Lane, known_head
 from penstock.httpd.limits import LimitedProtocol, Limits, Phase
 
@@ -84,6 +84,10 @@ class LaneProtocol(LimitedProtocol):
         self._data = data
         super().data_received(data)
         self._data = b""
+
+    def asked_path(self) -> str:
+        """The path of the request that is arriving; the parser has not seen that of a known head."""
+        return super().asked_path() if self._exchange is None else self._exchange.head.path
 
     def _is_free(self) -> bool:
         """Whether an answer could be written at once."""
@@ -256,8 +260,9 @@ class LaneProtocol(LimitedProtocol):
             self._resting_since = self.loop.time()
 
 
-def protocol_under(limits: Limits, lane: Lane | None = None) -> type[LimitedProtocol]:
-    """The protocol for a server with these limits, and a lane if it has one."""
+def protocol_under(limits: Limits, lane: Lane | None = None, shapes: Mapping[str, Refused] | None = None) -> type[LimitedProtocol]:
+    """The protocol for a server with these limits, a lane if it has one, and refusals in the shape of their path."""
+    facts = {"limits": limits, "shapes": shapes or {}}
     if lane is None:
-        return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
-    return type("LaneProtocol", (LaneProtocol,), {"limits": limits, "lane": lane})
+        return type("LimitedProtocol", (LimitedProtocol,), facts)
+    return type("LaneProtocol", (LaneProtocol,), facts | {"lane": lane})

@@ -27,9 +27,13 @@ def error_body(code: str, message: str, request_id: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "request_id": request_id}}
 
 
-def internal_body(request_id: str) -> dict[str, Any]:
+class InternalError(PenstockError):
     """What is told about a failure that nobody foresaw: nothing but where to find it."""
-    return error_body("internal", "this is our mistake; the log has it under the request id", request_id)
+
+    code = "internal"
+
+    def __init__(self) -> None:
+        super().__init__("this is our mistake; the log has it under the request id")
 
 
 def error_headers(error: PenstockError) -> dict[str, str]:
@@ -41,8 +45,3 @@ def error_headers(error: PenstockError) -> dict[str, str]:
     if isinstance(error, UnauthorizedError):
         return {"WWW-Authenticate": "Bearer"}
     return {}
-
-
-def error_reply(error: PenstockError, request_id: str) -> Response:
-    """An error as the status that its class stands for. Sentences of ours only: no traceback, path or secret."""
-    return reply(error_body(error.code, str(error), request_id), error.http_status, error_headers(error))

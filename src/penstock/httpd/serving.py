@@ -68,7 +68,7 @@ def server_config(app: ASGIApp, access: Access, direct: Sequence[DirectRoute] = 
         Guard(app, access, door, shapes),
         log_level="warning",
         access_log=False,
-        http=protocol_under(limits, Lane(direct, door) if direct else None),
+        http=protocol_under(limits, Lane(direct, door) if direct else None, shapes),
         ws="none",
         # Nothing here asks who a proxy says the client is, and anybody could say it.
         proxy_headers=False,
@@ -90,7 +90,7 @@ async def serve_app(
     """Serve `app` behind a `Guard` until SIGTERM or SIGINT, then drain. `port_file` is written, whole, once connections are taken.
 
     Plain requests for `direct` routes do not pass through `app`; it must have them all the same, for requests that are not plain (`routed`).
-    `shapes` says how the guard's own refusals look on paths that have a shape of their own.
+    `shapes` says how refusals that are made before `app` is asked look on paths that have a shape of their own.
     """
     config = server_config(app, access, direct, shapes)
     host, port = listener.getsockname()[:2]
