@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from penstock import ledger as law
 from penstock.buffer.batches import report_of
 from penstock.buffer.store import Store
-from penstock.buffer.stored import FoundGroup, StoredGroup, find, with_bytes
+from penstock.buffer.stored import StoredGroup, opened
 from penstock.errors import ConflictError, CorruptError, InputError, InvalidError, LimitError, StoreError, UnknownError
 from penstock.ledger import Decision, Ledger, arrivals, arriving
 from penstock.ledger.arrivals import ArrivalRules, Arrived, Item, Reading
@@ -339,18 +339,14 @@ class Buffer:
 
     def fetch(self, run: str, group_id: str, digest: str | None = None) -> StoredGroup:
         """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says."""
-        return self.opened(self.found(run, group_id, digest))
+        return opened(self.store, self.group(run, group_id), digest)
 
-    def found(self, run: str, group_id: str, digest: str | None = None) -> FoundGroup:
-        """The records of a group, without its bytes. Raises as `fetch`."""
+    def group(self, run: str, group_id: str) -> GroupRecord:
+        """A group, ended or not. Raises `UnknownError` if there is none."""
         group = self.ledger(run).find_group(self.store, group_id)
         if group is None:
             raise UnknownError(f"no group {group_id}")
-        return find(self.store, group, digest)
-
-    def opened(self, found: FoundGroup) -> StoredGroup:
-        """A group that was found, with its bytes. On any thread: they may lie in a file of the archive."""
-        return with_bytes(self.store, found)
+        return group
 
     def _load(self) -> None:
         for run in self.store.runs():

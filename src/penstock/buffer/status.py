@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer
 from penstock.ledger import Ledger
 from penstock.ledger.counts import Counts
 from penstock.ledger.credits import capacity
-from penstock.ledger.work import missing_work
+from penstock.ledger.work import num_missing
 from penstock.metrics import named, render_prometheus
-from penstock.types import GroupState, Purpose
+from penstock.types import GroupRecord, GroupState, Purpose
 
 
 def run_status(ledger: Ledger) -> api.RunStatus:
@@ -48,19 +50,21 @@ def ledger_reply(ledger: Ledger) -> api.LedgerReply:
 
 def statistics(ledger: Ledger, now: float) -> api.Statistics:
     """How the run fares, from running counts and what is under way."""
+    live: dict[tuple[str, Purpose], list[GroupRecord]] = {}
+    for group in ledger.groups.values():
+        live.setdefault((group.environment, group.purpose), []).append(group)
     return api.Statistics(
         run=ledger.run.run,
-        environments=tuple(_fared(ledger, environment, purpose, now) for environment, purpose in sorted(ledger.counts)),
+        environments=tuple(_fared(ledger, *kind, live.get(kind, []), now) for kind in sorted(ledger.counts)),
         sessions=len(ledger.sessions),
-        work_missing=sum(1 for _ in missing_work(ledger)),
+        work_missing=num_missing(ledger),
         newest_version=ledger.newest_version,
         next_update=ledger.next_update,
     )
 
 
-def _fared(ledger: Ledger, environment: str, purpose: Purpose, now: float) -> api.EnvironmentStatistics:
+def _fared(ledger: Ledger, environment: str, purpose: Purpose, live: Sequence[GroupRecord], now: float) -> api.EnvironmentStatistics:
     counts = ledger.counts_of(environment, purpose)
-    live = [group for group in ledger.groups.values() if (group.environment, group.purpose) == (environment, purpose)]
     dropped = _dropped(counts)
     opened = [group.opened_at for group in live if group.state is GroupState.OPEN]
     ready = [group.ready_at for group in live if group.state is GroupState.READY and group.ready_at is not None]

@@ -1,4 +1,4 @@
-"""A group as a store holds it: its records, and with its bytes."""
+"""A group as a store holds it, with its bytes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,6 @@ from penstock.types import AnnotationRecord, GroupRecord, MemberState, Payload, 
 
 if TYPE_CHECKING:  # clients read such groups, too, and have no store
     from penstock.buffer.store.protocol import Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundGroup:
-    """The records of a group: usable members by slot, annotations."""
-
-    group: GroupRecord
-    rollouts: tuple[RolloutRecord, ...]
-    annotations: tuple[AnnotationRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +42,16 @@ class GivenGroup:
         return StoredGroup(self.group, self.rollouts, self.annotations)
 
 
-def find(store: Store, group: GroupRecord, digest: str | None) -> FoundGroup:
-    """The records of a group. Raises `CorruptError` if they are not what `digest` (from a plan) says."""
-    accepted = {member.uid for member in store.members(group.run, group.id) if member.state is MemberState.ACCEPTED}
-    rollouts = tuple(rollout for rollout in store.rollouts(group.run, group.id) if rollout.uid in accepted and rollout.status.usable)
-    annotations = tuple(store.annotations(group.run, group.id))
+def opened(store: Store, group: GroupRecord, digest: str | None) -> StoredGroup:
+    """A group with its bytes. Raises `CorruptError` if its content is not what `digest` (from a plan) says. On any thread: they may lie in the archive."""
+    run = group.run
+    accepted = {member.uid for member in store.members(run, group.id) if member.state is MemberState.ACCEPTED}
+    rollouts = tuple(rollout for rollout in store.rollouts(run, group.id) if rollout.uid in accepted and rollout.status.usable)
+    annotations = tuple(store.annotations(run, group.id))
     if digest is not None and content_digest(rollouts, annotations) != digest:
         raise CorruptError(f"group {group.id} no longer holds what was planned (digest {digest})")
-    return FoundGroup(group=group, rollouts=rollouts, annotations=annotations)
-
-
-def with_bytes(store: Store, found: FoundGroup) -> StoredGroup:
-    """A group that was found, with its bytes. On any thread: they may lie in a file of the archive."""
-    run = found.group.run
     return StoredGroup(
-        group=found.group,
-        rollouts=tuple((rollout, store.payload(run, rollout.uid)) for rollout in found.rollouts),
-        annotations=tuple((known, store.payload(run, known.uid)) for known in found.annotations),
+        group=group,
+        rollouts=tuple((rollout, store.payload(run, rollout.uid)) for rollout in rollouts),
+        annotations=tuple((known, store.payload(run, known.uid)) for known in annotations),
     )

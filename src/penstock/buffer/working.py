@@ -14,6 +14,7 @@ class WorkDesk:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._books: dict[str, WorkBook] = {}
+        self._life = 0
 
     def take(self, buffer: Buffer, run: str, wanted: WorkRequest) -> Pending[WorkLease]:
         """See `WorkBook.take`."""
@@ -40,4 +41,8 @@ class WorkDesk:
 
     def _book(self, buffer: Buffer, run: str) -> WorkBook:
         buffer.ledger(run)
+        if self._life != buffer.lives:
+            self._life = buffer.lives
+            for book in self._books.values():
+                book.look_again()
         return self._books.setdefault(run, WorkBook())

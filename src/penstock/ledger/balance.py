@@ -10,6 +10,9 @@ from penstock.ledger.book import Ledger
 from penstock.ledger.counts import Counts
 from penstock.types import GroupRecord, GroupState, MemberRecord, MemberState, Purpose
 
+# Asked for with every group, and an enum takes its time to name a member.
+_PENDING, _ACCEPTED = MemberState.PENDING, MemberState.ACCEPTED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
@@ -68,9 +71,9 @@ def imbalance(ledger: Ledger) -> int:
         held[group.environment, group.purpose] += group.credit
         slots = ledger.members.get(group.id)
         if slots is not None:
-            pending = sum(slot.state is MemberState.PENDING for slot in slots)
-            accepted = sum(slot.state is MemberState.ACCEPTED for slot in slots)
-            missing += abs(group.pending - pending) + abs(group.usable - accepted) + abs(group.size - len(slots))
+            # Counted by the list, not one by one: there may be a million of them, and others wait meanwhile.
+            states = [slot.state for slot in slots]
+            missing += abs(group.pending - states.count(_PENDING)) + abs(group.usable - states.count(_ACCEPTED)) + abs(group.size - len(states))
     for (environment, purpose), counts in ledger.counts.items():
         for state in (GroupState.OPEN, GroupState.COMPLETE, GroupState.BOUND):
             missing += abs(counts.groups[state, None] - live[environment, purpose, state])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from penstock.errors import FencedError, ForbiddenError, LimitError, UnknownError
 from penstock.ledger.book import Ledger
-from penstock.types import Purpose
+from penstock.types import GroupRecord, Purpose
 
 MOST_LEASES = 4096
 """Leases of work that a run may have at once."""
@@ -68,6 +68,9 @@ class WorkBook:
         self._taken: dict[tuple[str, str], str] = {}
         """(rollout, name): the lease that has it."""
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._none_left: dict[str, set[str]] = {}
+        """By name: complete groups that have nothing of it to hand out. Those who wait for work look again after every change, and must not look at all
+        that others have."""
 
     def take(self, ledger: Ledger, wanted: WorkRequest, now: float) -> WorkLease:
         """Items that nobody has, oldest group first; without any, a lease that holds nothing and is forgotten at once.
@@ -117,6 +120,10 @@ class WorkBook:
         """A time in which nobody could be heard does not count."""
         self._leases = {name: replace(lease, expires_at=lease.expires_at + seconds) for name, lease in self._leases.items()}
 
+    def look_again(self) -> None:
+        """The ledger was loaded anew: annotations may be missing that were there."""
+        self._none_left.clear()
+
     def _own(self, lease: str, consumer: str) -> WorkLease:
         known = self._leases.get(lease)
         if known is None:
@@ -132,35 +139,70 @@ class WorkBook:
         for item in lease.items:
             for name in item.missing:
                 self._taken.pop((item.rollout_uid, name), None)
+                self._none_left.get(name, set()).discard(item.group_id)
         self._ended[lease.lease] = None
         while len(self._ended) > ENDED_REMEMBERED:
             self._ended.popitem(last=False)
 
     def _free(self, ledger: Ledger, wanted: WorkRequest) -> Iterator[WorkItem]:
-        for item in missing_work(ledger, wanted.names, wanted.environments):
-            free = tuple(name for name in item.missing if (item.rollout_uid, name) not in self._taken)
-            if free:
-                yield replace(item, missing=free)
+        names = _known(ledger, wanted.names)
+        none_left = [self._none_left.setdefault(name, set()) for name in names]
+        for some in none_left:
+            if len(some) > 2 * len(ledger.complete):
+                some.intersection_update(ledger.complete)
+        over = set.intersection(*none_left) if none_left else ledger.complete.keys()
+        for group_id in ledger.complete:
+            if group_id in over or not _is_wanted(ledger.groups[group_id], wanted.environments):
+                continue
+            is_any = False
+            for item in _missing_in(ledger, ledger.groups[group_id], names):
+                free = tuple(name for name in item.missing if (item.rollout_uid, name) not in self._taken)
+                if free:
+                    is_any = True
+                    yield replace(item, missing=free)
+            if not is_any:
+                for some in none_left:
+                    some.add(group_id)
 
 
 def missing_work(ledger: Ledger, names: Sequence[str] | None = None, environments: Sequence[str] | None = None) -> Iterator[WorkItem]:
     """Every rollout of a complete group that lacks an annotation which the laws name, oldest group first."""
-    wanted = tuple(name for name in ledger.laws.annotations if names is None or name in names)
-    if not wanted:
-        return
+    known = _known(ledger, names)
     for group_id in ledger.complete:
         group = ledger.groups[group_id]
-        if group.purpose is not Purpose.TRAIN or (environments is not None and group.environment not in environments):
-            continue
-        present = {(found.rollout_uid, found.name) for found in ledger.annotations.get(group_id, {}).values()}
-        for rollout in sorted(ledger.rollouts_of.get(group_id, ()), key=lambda found: found.member):
-            missing = tuple(name for name in wanted if (rollout.uid, name) not in present)
-            if rollout.status.usable and missing:
-                yield WorkItem(
-                    rollout_uid=rollout.uid,
-                    group_id=group_id,
-                    environment=group.environment,
-                    problem_id=group.problem_id,
-                    member=rollout.member,
-                    missing=missing,
-                )
+        if _is_wanted(group, environments):
+            yield from _missing_in(ledger, group, known)
+
+
+def num_missing(ledger: Ledger) -> int:
+    """How many `missing_work` gives."""
+    names = ledger.laws.annotations
+    if not names:
+        return 0
+    groups = [group for group_id in ledger.complete if _is_wanted(group := ledger.groups[group_id], None)]
+    # Of a group without annotations every usable rollout lacks them.
+    return sum([sum(1 for _ in _missing_in(ledger, group, names)) if ledger.annotations.get(group.id) else group.usable for group in groups])
+
+
+def _known(ledger: Ledger, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Those of the names that the laws ask for."""
+    return tuple(name for name in ledger.laws.annotations if names is None or name in names)
+
+
+def _is_wanted(group: GroupRecord, environments: Sequence[str] | None) -> bool:
+    return group.purpose is Purpose.TRAIN and (environments is None or group.environment in environments)
+
+
+def _missing_in(ledger: Ledger, group: GroupRecord, names: Sequence[str]) -> Iterator[WorkItem]:
+    present = {(found.rollout_uid, found.name) for found in ledger.annotations.get(group.id, {}).values()}
+    for rollout in sorted(ledger.rollouts_of.get(group.id, ()), key=lambda found: found.member):
+        missing = tuple(name for name in names if (rollout.uid, name) not in present)
+        if rollout.status.usable and missing:
+            yield WorkItem(
+                rollout_uid=rollout.uid,
+                group_id=group.id,
+                environment=group.environment,
+                problem_id=group.problem_id,
+                member=rollout.member,
+                missing=missing,
+            )

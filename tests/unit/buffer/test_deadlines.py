@@ -102,11 +102,11 @@ async def test_a_silence_that_the_buffer_made_ends_no_group_of_items(tmp_path: P
         desk = WriteDesk(state)
         await desk.put(Request(read_items(b'{"uid": "a", "instance_id": "i", "messages": [], "reward": 1}', "default"), 10, int))
         watched.at += 3600.0
-        assert state.time_out() == []
+        assert await state.time_out() == []
         watched.look_for(19.0)
-        assert state.time_out() == []
+        assert await state.time_out() == []
         watched.look_for(1.0)
-        assert [group.reason for group in state.time_out()] == ["timeout"]
+        assert [group.reason for group in await state.time_out()] == ["timeout"]
 
 
 async def take_term(service: BufferService, owner: str) -> None:

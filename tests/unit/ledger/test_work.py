@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock import ledger as law
 from penstock.errors import FencedError, ForbiddenError, LimitError, UnknownError
 from penstock.ledger import work
 from penstock.ledger.work import WorkBook, WorkRequest, missing_work
 from penstock.testing.ledger import Notebook
-from penstock.types import AnnotationRecord, Laws, Payload, Purpose, RolloutStatus
+from penstock.types import AnnotationRecord, Laws, Payload, Purpose, RolloutRecord, RolloutStatus
 
 
 def notebook() -> Notebook:
@@ -120,3 +124,60 @@ def test_complete_groups_are_found_after_a_ready_one_has_left() -> None:
         annotate(book, uid, "judge")
         annotate(book, uid, "score")
     assert list(book.ledger.complete) == ["b"]
+
+
+def test_what_others_have_is_not_looked_at_again_by_those_who_wait() -> None:
+    book, desk = notebook(), WorkBook()
+    for name in "abc":
+        book.fill(name)
+    desk.take(book.ledger, wanted("all"), 0.0)
+    assert items(desk.take(book.ledger, wanted("none"), 0.0)) == []
+    looked_at: list[str] = []
+
+    class Watched(dict[str, list[RolloutRecord]]):
+        def get(self, group_id: str, default: Any = None) -> Any:
+            looked_at.append(group_id)
+            return super().get(group_id, default)
+
+    book.ledger.rollouts_of = Watched(book.ledger.rollouts_of)
+    assert items(desk.take(book.ledger, wanted("none"), 1.0)) == [] and looked_at == []
+    book.fill("d")
+    assert items(desk.take(book.ledger, wanted("some", 1), 1.0)) == [("d:0:0", ("judge", "score"))] and set(looked_at) == {"d"}
+
+
+def test_work_that_a_restart_has_undone_is_handed_out_again() -> None:
+    book, desk = notebook(), WorkBook()
+    book.fill("g")
+    before = dict(book.ledger.annotations)
+    annotate(book, "g:0:0", "judge")
+    annotate(book, "g:1:0", "judge")
+    assert items(desk.take(book.ledger, wanted("one", names=("judge",)), 0.0)) == []
+    book.ledger.annotations = before
+    desk.look_again()
+    assert items(desk.take(book.ledger, wanted("two", names=("judge",)), 0.0)) == [("g:0:0", ("judge",)), ("g:1:0", ("judge",))]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "release", "annotate"]), st.integers(0, 5), st.sampled_from([None, ("judge",), ("score",)])), max_size=30))
+def test_what_is_handed_out_is_all_that_is_missing_and_nobody_has(steps: list[tuple[str, int, tuple[str, ...] | None]]) -> None:
+    book, desk = notebook(), WorkBook()
+    for name in "abc":
+        book.fill(name)
+    held: dict[str, set[tuple[str, str]]] = {}
+    for place, (verb, number, names) in enumerate(steps):
+        if verb == "take":
+            taken = set().union(*held.values())
+            left = [
+                (item.rollout_uid, tuple(name for name in item.missing if (item.rollout_uid, name) not in taken)) for item in missing_work(book.ledger, names)
+            ]
+            lease = desk.take(book.ledger, wanted(f"l{place}", number + 1, names=names), 0.0)
+            assert items(lease) == [(uid, missing) for uid, missing in left if missing][: number + 1]
+            if lease.items:
+                held[lease.lease] = {(uid, name) for uid, missing in items(lease) for name in missing}
+        elif verb == "release" and held:
+            lease_id = sorted(held)[number % len(held)]
+            del held[lease_id]
+            desk.release(lease_id, "me")
+        elif verb == "annotate" and (work_left := list(missing_work(book.ledger))):
+            item = work_left[number % len(work_left)]
+            annotate(book, item.rollout_uid, item.missing[0])
+        assert work.num_missing(book.ledger) == len(list(missing_work(book.ledger)))

@@ -101,7 +101,7 @@ class CompatService:
         while True:
             await asyncio.sleep(CLOCK_SECONDS)
             try:
-                ended = self._state.time_out()
+                ended = await self._state.time_out()
             except PenstockError as error:
                 log.warning("timeouts wait: %s", error)
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,8 +20,6 @@ READER = "get_rollout_data"
 """Whoever reads by the compatible routes: they do not say who they are."""
 SETTINGS_JOURNAL = "compat:settings"
 """Episode under which settings that came with `/start_rollout` are kept."""
-TIMED_OUT_RUNS = 64
-"""Decisions about timeouts in a row before others get their turn."""
 
 
 class CompatState:
@@ -82,25 +82,26 @@ class CompatState:
         await self.service.told(lambda buffer: buffer.append_journal(run, [entry]))
         self._take(settings)
 
-    def time_out(self) -> list[GroupRecord]:
-        """Finish the groups that have been silent for too long; which they were."""
-        self.service.catch_up()
-        if not self.is_open:
-            return []
-        self.look()
+    async def time_out(self) -> list[GroupRecord]:
+        """Finish the groups that have been silent for too long; which they were. They may be very many: others get their turn in between."""
         ended: list[GroupRecord] = []
-        for environment in list(self.ledger.trays.by_environment):
-            decide = partial(Buffer.time_out, run=self.config.run, rules=self.settings(environment).rules, environment=environment)
-            for _ in range(TIMED_OUT_RUNS):
-                groups = self.service.decided(decide).reply
-                if not groups:
-                    break
-                self.progress.finish(groups)
-                for group in groups:
-                    if group.state is GroupState.DROPPED:
-                        self.bodies.take(group.id)
+        for environment in list(self.ledger.trays.by_environment) if self.is_open else ():
+            while groups := self._timed_out(environment):
                 ended += groups
+                await asyncio.sleep(0)
         return ended
+
+    def _timed_out(self, environment: str) -> Sequence[GroupRecord]:
+        """Some of those that are to be finished now."""
+        self.service.catch_up()
+        self.look()
+        rules = self.settings(environment).rules
+        groups = self.service.decided(partial(Buffer.time_out, run=self.config.run, rules=rules, environment=environment)).reply
+        self.progress.finish(groups)
+        for group in groups:
+            if group.state is GroupState.DROPPED:
+                self.bodies.take(group.id)
+        return groups
 
     def _take(self, settings: CompatConfig) -> None:
         self._settings[settings.task_type] = settings

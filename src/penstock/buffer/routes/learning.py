@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from penstock.buffer import api
 from penstock.buffer.routes.reading import RUN, body_of, check_wait, number_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
+from penstock.buffer.stored import StoredGroup
 from penstock.errors import UnknownError
-from penstock.httpd import Scope, msgpack_reply, reply
+from penstock.httpd import Scope, reply
 from penstock.httpd.operations import MSGPACK, Body, Operation
 from penstock.types import CheckpointRecord, Plan, TermRecord, Version
-from penstock.wire import check_id, encode_msgpack, join_items
+from penstock.wire import check_id, encode_msgpack, items_head, packed_item
 
 
 async def _take_term(service: BufferService, request: Request) -> Response:
@@ -52,8 +55,18 @@ async def _known_plan(service: BufferService, request: Request) -> Plan:
 
 async def _fetch(service: BufferService, request: Request) -> Response:
     known = await _known_plan(service, request)
-    groups = await stored_groups(service, known.run, known.groups)
-    return msgpack_reply(join_items([encode_msgpack(group) for group in groups]))
+    # All of them before the first is sent: one that is damaged refuses the whole.
+    packed = [items_head(len(known.groups)), *await stored_groups(service, known.run, known.groups, _packed)]
+    return StreamingResponse(_each(packed), headers={"content-length": str(sum(map(len, packed)))}, media_type=MSGPACK)
+
+
+def _packed(group: StoredGroup) -> bytes:
+    return packed_item(encode_msgpack(group))
+
+
+async def _each(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 async def _record(service: BufferService, request: Request) -> Response:

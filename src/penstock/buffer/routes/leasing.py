@@ -14,7 +14,7 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.exporting import annotation_json, rollout_json
 from penstock.buffer.routes.reading import RUN, accepted, body_of, check_name, check_query, check_wait, id_of, run_of, stored_groups
 from penstock.buffer.service import BufferService
-from penstock.buffer.stored import GivenGroup
+from penstock.buffer.stored import GivenGroup, StoredGroup
 from penstock.errors import CorruptError, FencedError, ForbiddenError, InvalidError, UnknownError
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import JSON, MSGPACK, Body, Operation, Query
@@ -64,13 +64,17 @@ async def _known_lease(service: BufferService, run: str, name: str) -> LeaseReco
 async def _given(service: BufferService, lease: LeaseRecord) -> AsyncIterator[GivenGroup]:
     for planned in lease.groups:
         try:
-            (found,) = await stored_groups(service, lease.run, [planned])
-            yield GivenGroup(id=planned.id, group=found.group, rollouts=found.rollouts, annotations=found.annotations)
+            (given,) = await stored_groups(service, lease.run, [planned], _whole)
+            yield given
         except (CorruptError, UnknownError) as error:
             # What one group has lost hides no other.
             log.warning("lease %s: group %s cannot be given: %s", lease.lease, planned.id, error)
             group = await service.looked(partial(_group, run=lease.run, group_id=planned.id))
             yield GivenGroup(id=planned.id, group=group, damaged=str(error))
+
+
+def _whole(found: StoredGroup) -> GivenGroup:
+    return GivenGroup(id=found.group.id, group=found.group, rollouts=found.rollouts, annotations=found.annotations)
 
 
 def _group(buffer: Buffer, run: str, group_id: str) -> GroupRecord | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -12,10 +12,11 @@ from starlette.requests import Request
 
 from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
-from penstock.buffer.stored import StoredGroup
+from penstock.buffer.store import Store
+from penstock.buffer.stored import StoredGroup, opened
 from penstock.errors import InvalidError, MediaTypeError
 from penstock.httpd.operations import Query
-from penstock.types import PlannedGroup
+from penstock.types import GroupRecord, PlannedGroup
 from penstock.wire import ContentType, check_id, read_body
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ RUN = "/v1/runs/{run}"
 """Where everything about a run is."""
 LONGEST_WAIT_SECONDS = 3600.0
 LONGEST_LEASE_SECONDS = 24 * 3600.0
+GROUPS_AT_ONCE = 16
+"""Groups that are read without a look at whether somebody else waits."""
 
 
 def run_of(request: Request) -> str:
@@ -126,7 +129,22 @@ def _ledger(buffer: Buffer, run: str) -> None:
     buffer.ledger(run)
 
 
-async def stored_groups(service: BufferService, run: str, groups: Sequence[PlannedGroup]) -> list[StoredGroup]:
-    """Groups with their bytes, which must be what was planned. The bytes are read beside the event loop: they may lie in the archive."""
-    found = [await service.looked(partial(Buffer.found, run=run, group_id=group.id, digest=group.digest)) for group in groups]
-    return await asyncio.to_thread(lambda: [service.buffer.opened(group) for group in found])
+async def stored_groups(service: BufferService, run: str, groups: Sequence[PlannedGroup], shape: Callable[[StoredGroup], T]) -> list[T]:
+    """What `shape` makes of each of these groups, which must hold what was planned. Raises as `Buffer.fetch`.
+
+    They are read and shaped beside the event loop, some at a time: a plan may have thousands, and their bytes may lie in the archive.
+    """
+    shaped: list[T] = []
+    for start in range(0, len(groups), GROUPS_AT_ONCE):
+        page = groups[start : start + GROUPS_AT_ONCE]
+        records = await service.looked(partial(_records, run=run, groups=page))
+        shaped += await asyncio.to_thread(_shaped, service.buffer.store, records, page, shape)
+    return shaped
+
+
+def _records(buffer: Buffer, run: str, groups: Sequence[PlannedGroup]) -> list[GroupRecord]:
+    return [buffer.group(run, group.id) for group in groups]
+
+
+def _shaped(store: Store, records: Sequence[GroupRecord], planned: Sequence[PlannedGroup], shape: Callable[[StoredGroup], T]) -> list[T]:
+    return [shape(opened(store, record, group.digest)) for record, group in zip(records, planned, strict=True)]
