@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -14,7 +17,8 @@ import pytest_asyncio
 from tests.services.buffers import rollout
 
 from penstock.buffer.intake import Intake, rollout_intake
-from penstock.buffer.intake_desk import LARGE_BYTES, IntakeDesk
+from penstock.buffer.intake_child import HEAD, LENGTH, packed
+from penstock.buffer.intake_desk import LARGE_BYTES, IntakeDesk, _Line
 from penstock.errors import InputError, InvalidError, MalformedError
 from penstock.types import Rollout
 from penstock.wire import ContentType, encode_json, encode_msgpack, join_items
@@ -135,6 +139,46 @@ async def test_a_process_that_nobody_asks_is_left_alone(desk: IntakeDesk) -> Non
     assert desk.process == process
 
 
+async def test_nobody_waits_for_a_process_that_was_gone_before_he_asked(desk: IntakeDesk) -> None:
+    process = await process_of(desk)
+    line = desk._line
+    assert line is not None
+    os.kill(process, signal.SIGKILL)
+    await line.end(60.0)
+    assert await line.ask("run", LARGE, "msgpack") is None
+
+
+def test_a_process_whose_buffer_has_gone_in_the_middle_of_a_batch_ends_without_a_word() -> None:
+    near, far = socket.socketpair()
+    words = [sys.executable, "-m", "penstock.buffer.intake_child", str(far.fileno())]
+    with near, subprocess.Popen(words, pass_fds=(far.fileno(),), stderr=subprocess.PIPE) as child:
+        far.close()
+        near.sendall(HEAD.pack(3, 1000, False) + b"run" + LARGE[:500])
+        near.shutdown(socket.SHUT_WR)
+        assert child.communicate(timeout=60)[1] == b""
+        assert child.returncode == 0
+
+
+async def test_answers_may_come_in_pieces_and_together() -> None:
+    class Mute(asyncio.Transport):
+        def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+            pass
+
+    def answer(*members: int) -> bytes:
+        said = packed([rollout_intake("run", encode_msgpack(rollout("s/0/0", member)), "msgpack")[0] for member in members])
+        return LENGTH.pack(len(said)) + said
+
+    line = _Line()
+    line.connection_made(Mute())
+    line.data_received(answer())
+    assert line.ready.is_set()
+    asked = [line.ask("run", b"", "msgpack") for _ in range(3)]
+    for byte in answer(0, 1):
+        line.data_received(bytes((byte,)))
+    line.data_received(answer(2) + answer(3))
+    assert [[record.member for record in await place or () if record] for place in asked] == [[0, 1], [2], [3]]
+
+
 async def test_a_client_that_leaves_costs_nobody_else_his_answer(desk: IntakeDesk) -> None:
     process = await process_of(desk)
     leaving, staying = (asyncio.create_task(desk.read("run", LARGE, "msgpack")) for _ in range(2))
@@ -145,11 +189,11 @@ async def test_a_client_that_leaves_costs_nobody_else_his_answer(desk: IntakeDes
 
 
 async def test_the_process_ends_with_the_desk(desk: IntakeDesk) -> None:
-    process = await process_of(desk)
+    process, life = await process_of(desk), desk._life
     await desk.close()
     assert not is_running(process)
     check(await desk.read("run", LARGE, "msgpack"), MSGPACK, "msgpack")
-    assert desk.process is None
+    assert desk._life is life
 
 
 async def test_on_a_single_core_all_is_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
