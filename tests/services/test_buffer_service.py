@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -212,10 +213,6 @@ async def _try_tokens(url: str) -> None:
             await nobody.status()
 
 
-def _children(process: int) -> list[int]:
-    return [int(word) for task in Path(f"/proc/{process}/task").iterdir() for word in (task / "children").read_text().split()]
-
-
 async def test_a_large_batch_is_decided_in_parts_and_read_by_a_process_that_dies_with_the_buffer(mortal: Process) -> None:
     async with BufferClient(mortal.url, "run") as client:
         await client.open_run(Laws(credit_groups=10**6), "0" * 32)
@@ -228,16 +225,19 @@ async def test_a_large_batch_is_decided_in_parts_and_read_by_a_process_that_dies
             assert (refused.code, "no member 7" in str(refused.message)) == ("conflict", True)
             assert {(answer.code, answer.duplicate) for answer in written} == {(None, duplicate)}
             assert len(written) == 1199
-        while not (children := _children(mortal.child.pid)):
+        while not (found := re.search(r"large batches are read by process (\d+)", (mortal.directory / "log").read_text())):
             await client.write(rollouts)
+    reader = int(found[1])
+    # So that it cannot see that nobody is there any more.
+    os.kill(reader, signal.SIGSTOP)
     mortal.kill()
-    _wait_for_the_end_of(children)
+    _wait_for_the_end_of(reader)
 
 
-def _wait_for_the_end_of(processes: list[int]) -> None:
+def _wait_for_the_end_of(process: int) -> None:
     """What is left of one that has ended is collected by whoever is its parent now, some time."""
     deadline = time.monotonic() + 60
-    while any(_is_alive(process) for process in processes):
+    while _is_alive(process):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,6 +20,8 @@ from tests.services.buffers import rollout
 from penstock.buffer.intake import Intake, rollout_intake
 from penstock.buffer.intake_child import HEAD, LENGTH, packed
 from penstock.buffer.intake_desk import LARGE_BYTES, IntakeDesk, _Line
+from penstock.buffer.service import BufferService
+from penstock.buffer.store.sqlite import SqliteStore
 from penstock.errors import InputError, InvalidError, MalformedError
 from penstock.types import Rollout
 from penstock.wire import ContentType, encode_json, encode_msgpack, join_items
@@ -194,6 +197,14 @@ async def test_the_process_ends_with_the_desk(desk: IntakeDesk) -> None:
     assert not is_running(process)
     check(await desk.read("run", LARGE, "msgpack"), MSGPACK, "msgpack")
     assert desk._life is life
+
+
+async def test_the_process_ends_with_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("penstock.buffer.intake_desk._num_cores", lambda: 2)
+    service = BufferService(SqliteStore(tmp_path / "store.sqlite"), expire_seconds=60.0, max_waiting=1)
+    async with service.running():
+        process = await process_of(service.intakes)
+    assert not is_running(process)
 
 
 async def test_on_a_single_core_all_is_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
