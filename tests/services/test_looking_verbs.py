@@ -177,3 +177,42 @@ def test_verify_says_in_one_line_that_a_store_is_empty(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite").touch()
     code, out, error = penstock("verify", str(tmp_path))
     assert (code, out, error.count("\n"), "store.sqlite is empty: nothing was ever stored in it" in error) == (1, "", 1, True)
+
+
+def test_a_buffer_of_its_own_that_holds_nothing_wants_a_token_or_is_not_there_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.lab.sources._PATIENCE_SECONDS", 0.1)
+    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("tokens", "root\nproduce=writes\n"), ("wrong", "other\n"), ("writer", "produce=writes\n")):
+        (tmp_path / name).write_text(words)
+    for name in ("buffer", "nothing"):
+        (tmp_path / name).mkdir()
+    process = Process(tmp_path / "buffer", "--token-file", str(tmp_path / "tokens"))
+    url, root = process.url, ("--token-file", "tokens")
+    told: dict[tuple[str, ...], tuple[int, str]] = {
+        ("buffer",): (0, "nothing was stored in it yet"),
+        ("nothing",): (2, "nothing is neither the directory of a run nor that of a buffer"),
+        ("nobody",): (2, "there is no run 'nobody' in runs/, and no directory of that name"),
+        ("localhost:8889",): (2, "a URL begins with http://, as http://localhost:8889"),
+        ("http://localhost:88890",): (2, "is not the URL of a buffer"),
+        ("http://localhost:1",): (1, "the buffer at http://localhost:1 did not take GET /v1/runs within 0.1 s (nobody answers there)"),
+        (url, *root): (0, "nothing was stored in it yet"),
+        (url,): (1, "wants a token; it is taken from --token-file, or else from PENSTOCK_TOKEN"),
+        (url, "--token-file", "wrong"): (1, "does not know the token that it was sent"),
+        (url, "--token-file", "writer"): (1, "the token does not have the scope view"),
+        (url, "--token-file", "none"): (2, "the token file none cannot be read"),
+        (f"{url}/v1", *root): (1, f"{url}/v1 is not the URL of a buffer: no path '/v1/v1/runs'"),
+    }
+    try:
+        for (place, *options), (expected, sentence) in told.items():
+            for verb in ("ledger", "verify", "where"):
+                words = ["x", "--url" if "http" in place else "--run", place] if verb == "where" else [place]
+                code, out, error = penstock(verb, *words, *options)
+                assert code == (1 if verb == "where" and expected == 0 else expected), (verb, place, error)
+                assert ("nothing was stored here yet" if verb == "where" and expected == 0 else sentence) in out + error, (verb, place, error)
+                assert (out + error).count("\n") == 1
+        process.kill()
+        for verb in ("ledger", "verify"):
+            assert penstock(verb, "buffer")[:2] == (0, "the buffer has no run: nothing was stored in it yet\n")
+    finally:
+        process.kill()

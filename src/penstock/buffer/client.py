@@ -377,8 +377,8 @@ class BufferClient:
                     raise
                 pause = _PAUSES_SECONDS[min(attempt, len(_PAUSES_SECONDS) - 1)] * random.uniform(0.5, 1.0)
                 if time.monotonic() + pause > deadline:
-                    reason = f"{type(error).__name__}: {error}"
-                    raise StoreError(f"the buffer did not take {method} {path or '/'} within {self._deadline_seconds:g} s ({reason})") from None
+                    what = f"{method} {path if path.startswith('/v1/') else self._root + path}"
+                    raise StoreError(f"the buffer at {self.url} did not take {what} within {self._deadline_seconds:g} s ({_reason(error)})") from None
             attempt += 1
             await asyncio.sleep(pause)
 
@@ -447,12 +447,18 @@ def group_of(stored: StoredGroup) -> Group:
     )
 
 
+def _reason(error: Exception) -> str:
+    if isinstance(error, (aiohttp.ClientConnectorError, ConnectionRefusedError)):
+        return "nobody answers there"
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+
+
 def _error_of(status: int, answer: bytes) -> PenstockError:
     """The error that the service raised, as far as its reply tells."""
     try:
         found = read_body(answer, _ErrorReply).error
     except InputError:
-        return StoreError(f"HTTP {status}: {answer[:200]!r}")
+        return StoreError(f"HTTP {status} in a form that is not the buffer's: {answer[:80]!r}")
     if found["code"] == LimitError.code:
         return LimitError(found["message"], http_status=status)
     return _ERRORS.get(found["code"], StoreError)(found["message"])

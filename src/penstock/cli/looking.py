@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -37,14 +38,16 @@ def ledger(source: SourceArgument, run: NameOption = None, as_json: JsonOption =
     if as_json:
         typer.echo(json.dumps([json.loads(write_body(found)) for found in ledgers], indent=2))
     else:
-        typer.echo("\n\n".join(map(describe_ledger, ledgers)) or "the buffer has no run")
+        typer.echo("\n\n".join(map(describe_ledger, ledgers)) or "the buffer has no run: nothing was stored in it yet")
     if any(found.imbalance for found in ledgers):
         raise typer.Exit(1)
 
 
 def where(
     id: Annotated[str, typer.Argument(help="Id of a group, uid of a rollout, or GROUP#MEMBER.", metavar="ID")],
-    run: Annotated[str | None, typer.Option("--run", help="Name or directory of the run; with --url, its name there. All runs without it.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Name or directory of the run, or directory of a buffer; with --url, the run's name there. All runs without it.")
+    ] = None,
     url: Annotated[str | None, typer.Option(help="URL of a buffer.")] = None,
     as_json: JsonOption = False,
     token_file: TokenOption = None,
@@ -55,7 +58,7 @@ def where(
     from penstock.wire import write_body
 
     if url is not None:
-        stories = find_stories([_source(url, dir, token_file)], id, run)
+        stories = find_stories([_source(checked_url(url), dir, token_file)], id, run)
     elif run is not None:
         stories = find_stories([_source(run, dir, token_file)], id)
     else:
@@ -103,13 +106,43 @@ def _only_run(place: Source, run: str | None) -> str:
 
 def _source(word: str, parent: Path, token_file: Path | None) -> Source:
     from penstock.lab.sources import DirectorySource, UrlSource
+
+    if is_url(word):
+        return UrlSource(checked_url(word), token=token_of(token_file))
+    return DirectorySource(directory_of(word, parent))
+
+
+def is_url(word: str) -> bool:
+    """Whether a word that may name a directory is a URL."""
+    return word.startswith(("http://", "https://"))
+
+
+def checked_url(word: str) -> str:
+    """A URL that can be asked. Raises `ConfigError` if it is none."""
+    try:
+        parts = urlsplit(word)
+        is_whole = is_url(word) and parts.hostname is not None and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ConfigError(f"{word!r} is not the URL of a buffer; one looks like http://localhost:8889")
+    return word
+
+
+def directory_of(word: str, parent: Path) -> Path:
+    """The directory of a run, by its name or its path, or of a buffer. Raises `ConfigError` if there is none."""
     from penstock.orchestrator.rundir import find_run
 
-    if word.startswith(("http://", "https://")):
-        return UrlSource(word, token=token_of(token_file))
-    if (Path(word) / "store.sqlite").is_file():
-        return DirectorySource(Path(word))
-    return DirectorySource(find_run(word, parent).path)
+    path = Path(word)
+    if (path / "store.sqlite").is_file():
+        return path
+    try:
+        return find_run(word, parent).path
+    except ConfigError:
+        if path.is_dir():
+            raise ConfigError(f"{word} is neither the directory of a run nor that of a buffer: it has no store.sqlite") from None
+        url = f"; a URL begins with http://, as http://{word}" if ":" in word else ""
+        raise ConfigError(f"there is no run {word!r} in {parent}/, and no directory of that name{url}") from None
 
 
 def _all_sources(parent: Path) -> list[Source]:
@@ -118,7 +151,7 @@ def _all_sources(parent: Path) -> list[Source]:
 
     found = sorted(path for path in parent.iterdir() if RunDir(path).is_run) if parent.is_dir() else []
     if not found:
-        raise ConfigError(f"there is no run in {parent}/; name one with --run, or a buffer with --url")
+        raise ConfigError(f"there is no run in {parent}/; name one, or the directory of a buffer, with --run, or a buffer's URL with --url")
     return [DirectorySource(path) for path in found if (path / "buffer" / "store.sqlite").is_file()]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.looking import TokenOption, token_of
+from penstock.cli.looking import TokenOption, checked_url, directory_of, is_url, token_of
 from penstock.cli.runs import DirOption, RunArgument
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def verify(
 ) -> None:
     """Reconcile what writers were told, what the store and the archive hold and what checkpoints consumed. Exit 1 if a promise is broken."""
     findings = _findings(run, dir, token_file)
+    if not findings:
+        typer.echo("the buffer has no run: nothing was stored in it yet")
+        return
     for name, found in findings.items():
         if len(findings) > 1:
             typer.echo(f"run {name}")
@@ -36,25 +39,22 @@ def verify(
             for sentence in finding.broken:
                 typer.echo(f"            {sentence}")
     broken = sum(len(finding.broken) for found in findings.values() for finding in found)
-    typer.echo(f"{broken} things are wrong" if broken else "everything is accounted for")
+    typer.echo("everything is accounted for" if not broken else "1 thing is wrong" if broken == 1 else f"{broken} things are wrong")
     if broken:
         raise typer.Exit(1)
 
 
 def _findings(asked: str, dir: Path, token_file: Path | None) -> dict[str, tuple[Finding, ...]]:
     """What a check of a run's directory, a buffer's, or a URL finds, by run."""
-    if asked.startswith(("http://", "https://")):
+    if is_url(asked):
         from penstock.lab.verify import verify_url
 
-        return verify_url(asked, token=token_of(token_file))
+        return verify_url(checked_url(asked), token=token_of(token_file))
     from penstock.lab.verify import verify as verify_run
     from penstock.lab.verify import verify_buffer
-    from penstock.orchestrator.rundir import find_run
 
-    if (Path(asked) / "store.sqlite").is_file():
-        return verify_buffer(Path(asked))
-    path = find_run(asked, dir).path
-    return {path.name: verify_run(path)}
+    path = directory_of(asked, dir)
+    return verify_buffer(path) if (path / "store.sqlite").is_file() else {path.name: verify_run(path)}
 
 
 def replay(run: RunArgument, dir: DirOption = Path("runs")) -> None:

@@ -16,7 +16,7 @@ def describe_ledger(ledger: LedgerReply) -> str:
     rows = [_HEAD, *chain.from_iterable(map(_rows, ledger.balances))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     table = ["  ".join([*(word.ljust(width) for word, width in zip(row[:-1], widths, strict=False)), row[-1].rjust(widths[-1])]) for row in rows]
-    verdict = "everything is accounted for" if ledger.imbalance == 0 else "groups, members or credits are unaccounted for"
+    verdict = "everything is accounted for" if ledger.imbalance == 0 else "groups, members or credits are unaccounted for; `penstock verify` says what is wrong"
     return "\n".join([f"run {ledger.run}", *table, f"imbalance {ledger.imbalance}: {verdict}"])
 
 

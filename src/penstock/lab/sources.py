@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from penstock.buffer import api
 from penstock.buffer.client import BufferClient
 from penstock.buffer.core import Buffer
 from penstock.buffer.exporting import export_lines
+from penstock.buffer.findings import Finding
 from penstock.buffer.selection import select
 from penstock.buffer.serving import STORE_FILE
 from penstock.buffer.status import ledger_reply
 from penstock.buffer.store import SqliteStore
 from penstock.buffer.story import Story
 from penstock.buffer.telling import tell
-from penstock.errors import UnknownError
+from penstock.errors import UnauthorizedError, UnknownError
+from penstock.process.credentials import TOKEN_VARIABLE, own_token
 
 T = TypeVar("T")
 Words = Sequence[tuple[str, str]]
 """What is meant, as (parameter, word): see `buffer.selection.select`."""
-_ANSWER_SECONDS = 10.0
+_PATIENCE_SECONDS = 3.0
+"""A buffer that is about to start, or has too much to do, is asked again for so long: somebody sits and waits."""
 
 
 class Source(Protocol):
@@ -94,7 +97,19 @@ class UrlSource:
             async with self._client("-") as client:
                 return await client.runs()
 
-        return asyncio.run(ask())
+        try:
+            return self._answer(ask())
+        except UnknownError as error:
+            raise UnknownError(f"{self._url} is not the URL of a buffer: {error}") from None
+
+    def findings(self, run: str) -> tuple[Finding, ...]:
+        """What the buffer finds when it checks a run of its own."""
+
+        async def ask() -> tuple[Finding, ...]:
+            async with self._client(run) as client:
+                return await client.verify()
+
+        return self._answer(ask())
 
     def ledger(self, run: str) -> api.LedgerReply:
         """See `Source`."""
@@ -103,7 +118,7 @@ class UrlSource:
             async with self._client(run) as client:
                 return await client.ledger()
 
-        return asyncio.run(ask())
+        return self._answer(ask())
 
     def story(self, run: str, asked: str) -> Story:
         """See `Source`."""
@@ -112,7 +127,7 @@ class UrlSource:
             async with self._client(run) as client:
                 return await client.where(asked)
 
-        return asyncio.run(ask())
+        return self._answer(ask())
 
     def lines(self, run: str, words: Words) -> Iterator[bytes]:
         """See `Source`."""
@@ -126,7 +141,14 @@ class UrlSource:
                 runner.run(client.__aexit__(None, None, None))
 
     def _client(self, run: str) -> BufferClient:
-        return BufferClient(self._url, run, token=self._token, deadline_seconds=_ANSWER_SECONDS)
+        return BufferClient(self._url, run, token=self._token, deadline_seconds=_PATIENCE_SECONDS)
+
+    def _answer(self, asking: Coroutine[Any, Any, T]) -> T:
+        try:
+            return asyncio.run(asking)
+        except UnauthorizedError:
+            known = "does not know the token that it was sent" if own_token(self._token) else "wants a token"
+            raise UnauthorizedError(f"the buffer at {self._url} {known}; it is taken from --token-file, or else from {TOKEN_VARIABLE}") from None
 
 
 def store_path(directory: Path) -> Path:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 from penstock.buffer.checks import Finding, Looked, check_run, check_store, finding
-from penstock.buffer.client import BufferClient
 from penstock.buffer.serving import STORE_FILE
 from penstock.errors import ConflictError, UnknownError
 from penstock.lab.archive import Archive, opened
 from penstock.lab.lineage import kept, servable
 from penstock.lab.records import acknowledged
+from penstock.lab.sources import UrlSource
 
 __all__ = ["RUN_CHECKS", "Finding", "verify", "verify_buffer", "verify_url"]
 
@@ -41,13 +40,5 @@ def verify_buffer(directory: Path) -> dict[str, tuple[Finding, ...]]:
 def verify_url(url: str, *, token: str | None = None) -> dict[str, tuple[Finding, ...]]:
     """Have a buffer that is being served check itself, run by run."""
 
-    async def ask() -> dict[str, tuple[Finding, ...]]:
-        async with BufferClient(url, "-", token=token, deadline_seconds=10.0) as client:
-            names = await client.runs()
-        found = {}
-        for name in names:
-            async with BufferClient(url, name, token=token) as client:
-                found[name] = await client.verify()
-        return found
-
-    return asyncio.run(ask())
+    source = UrlSource(url, token=token)
+    return {name: source.findings(name) for name in source.runs()}

@@ -27,7 +27,9 @@ def find_stories(sources: Sequence[Source], asked: str, run: str | None = None) 
     hints = refusals if len(refusals) == 1 else [refusal for refusal in refusals if isinstance(refusal, InexactError)]
     if hints:
         raise UnknownError("; ".join(map(str, hints)))
-    raise UnknownError(f"no run has a group, member or rollout {asked!r}; looked in {', '.join(looked) or 'no run at all'}")
+    if not looked:
+        raise UnknownError(f"there is no group, member or rollout {asked!r}: nothing was stored here yet")
+    raise UnknownError(f"no run has a group, member or rollout {asked!r}; looked in {', '.join(looked)}")
 
 
 def describe_story(story: Story) -> str:
