@@ -16,7 +16,9 @@ INSTALL := $(if $(and $(shell command -v uv),$(PIP_FIND_LINKS)),uv pip install -
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
+# Where Python is told to keep no bytecode, as in many containers, every process that is started would otherwise compile all of it again.
 setup: $(VENV)/.ready  ## make .venv with everything in it
+	@$(BIN)/python -m compileall -q src
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
