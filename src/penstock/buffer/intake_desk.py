@@ -176,7 +176,7 @@ async def _started() -> _Line:
     near, far = socket.socketpair()
     with far:
         try:
-            child = await start_child((sys.executable, "-m", _MODULE, str(far.fileno())), log=None, environment={}, descriptors=(far.fileno(),))
+            child = await start_child((sys.executable, "-P", "-m", _MODULE, str(far.fileno())), log=None, environment={}, descriptors=(far.fileno(),))
         except BaseException:
             near.close()
             raise

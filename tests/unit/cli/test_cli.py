@@ -84,6 +84,14 @@ def test_a_module_in_the_directory_that_one_works_in_can_be_named(run_yaml: Path
     assert penstock(*words)[0] == 0
 
 
+def test_a_file_of_ones_own_takes_the_place_of_no_module_that_is_needed(tmp_path: Path) -> None:
+    for name in ("inspect", "queue", "random", "typer"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    for words in (("penstock", "buffer", "--help"), ("penstock", "--version")):
+        done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_wrong_config_is_one_line_and_exit_2(run_yaml: Path) -> None:
     for word, sentence in (
         ("learner.lrr=1", "did you mean learner.lr?"),
