@@ -19,15 +19,15 @@ def report_of(ledger: Ledger, records: Sequence[LedgerRecord]) -> BatchReport | 
     if made is None:
         return None
     assert isinstance(made, Plan | LeaseRecord)
-    chosen = {planned.id for planned in made.groups}
     touched = [ledger.groups[record.id] for record in records if isinstance(record, GroupRecord) and record.id in ledger.groups]
-    touched += [group for record in records if isinstance(record, SpentGroups) for group in record.groups]
     ready = [group for group in touched if group.state is GroupState.READY and group.purpose is Purpose.TRAIN]
+    chosen = {planned.id for planned in made.groups} if ready else set()
+    taken = [group for record in records if isinstance(record, SpentGroups) for group in record.groups]
     return law.batch_report(
         ledger.pools,
         run=ledger.run.run,
         step=made.update if isinstance(made, Plan) else made.fence,
-        chosen=[group for group in ready if group.id in chosen],
+        chosen=[*(group for group in ready if group.id in chosen), *taken],
         removed=[group for group in ready if group.id not in chosen],
         newest_version=ledger.newest_version,
     )

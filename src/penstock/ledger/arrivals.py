@@ -37,6 +37,9 @@ from penstock.types import (
 from penstock.types.frozen import quickly_made
 from penstock.wire import digest
 
+# Asked for with every group of a read, and an enum takes its time to name a member.
+_OPEN, _READY = GroupState.OPEN, GroupState.READY
+
 TIMED_OUT_AT_ONCE = 256
 """Groups that one decision of `time_out` may end, so that no decision is long."""
 
@@ -175,9 +178,10 @@ def read(ledger: Ledger, past: Past, reading: Reading, reader: str, now: float) 
     groups = [_closed(ledger, group_id, ready_orders, now) for group_id in reading.served]
     if not groups:
         return Decision(None, tuple(dropped))
-    taken = SpentGroups(run=ledger.run.run, lease=reading.read_id, spent_at=now, groups=tuple([group for group in groups if ledger.groups[group.id] is group]))
+    known = ledger.groups
+    taken = SpentGroups(run=ledger.run.run, lease=reading.read_id, spent_at=now, groups=tuple([group for group in groups if known[group.id] is group]))
     # Those that were open until now are written whole, since they are stored without their rewards.
-    spent = [taken.after(group) for group in groups if ledger.groups[group.id] is not group]
+    spent = [taken.after(group) for group in groups if known[group.id] is not group] if len(taken.groups) < len(groups) else []
     lease = replace(new_lease(ledger, reading.read_id, reader, groups, 0.0, now), state=LeaseState.SETTLED, ended_at=now, facts=reading.facts)
     before = ledger.readers.get(reader) or ReaderRecord(run=ledger.run.run, reader=reader)
     after = replace(
@@ -278,6 +282,6 @@ def newest_pass(ledger: Ledger, past: ArrivalPast, item: Item) -> tuple[GroupRec
 def _closed(ledger: Ledger, group_id: str, ready_orders: Iterator[int], now: float) -> GroupRecord:
     """A group that takes no more items, ready to be bound or dropped. Raises `ConflictError` if somebody else has it."""
     group = ledger.groups.get(group_id)
-    if group is None or group.arrival is None or group.state not in (GroupState.OPEN, GroupState.READY):
+    if group is None or group.arrival is None or (group.state is not _READY and group.state is not _OPEN):
         raise ConflictError(f"group {group_id} is {'gone' if group is None else group.state}; it cannot be read")
-    return group if group.state is GroupState.READY else finished(ledger, group, now, ready_order=next(ready_orders))
+    return group if group.state is _READY else finished(ledger, group, now, ready_order=next(ready_orders))

@@ -233,7 +233,7 @@ class Ledger:
             counts.held_groups -= sum([group.credit > 0 for group in groups])
             self.pools.take_all(environment, groups)
             self.trays.take_ready(groups)
-            self.ready[environment].remove_all([ready_key(group) for group in groups])
+            self.ready[environment].remove_all([group.id for group in groups])
 
     def _unindex_group(self, old: GroupRecord) -> None:
         if old.arrival is not None:

@@ -7,6 +7,7 @@ that were belong to the learner until a checkpoint holds their update.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -99,7 +100,7 @@ def new_lease(ledger: Ledger, lease: str, consumer: str, groups: Iterable[GroupR
         run=ledger.run.run,
         lease=lease,
         consumer=consumer,
-        groups=tuple(PlannedGroup(id=group.id, digest=group.digest) for group in groups),
+        groups=tuple([PlannedGroup(id=group.id, digest=group.digest) for group in groups]),
         state=LeaseState.TAKEN,
         fence=ledger.last_fence + 1,
         seconds=seconds,
@@ -121,6 +122,13 @@ def leasable(ledger: Ledger, request: LeaseRequest) -> Iterator[GroupRecord]:
     in_order: list[Iterator[ReadyKey]] = [reversed(queue) if newest else iter(queue) for queue in queues]
     keys = in_order[0] if len(in_order) == 1 else heapq.merge(*in_order, reverse=newest)
     return (group for group in (ledger.groups[key[2]] for key in keys) if not group.updates)
+
+
+def ready_in_order(ledger: Ledger) -> list[str]:
+    """Ids of all groups that are ready now, oldest first. Whoever goes through them in steps must look each of them up when its turn has come."""
+    queues = list(ledger.ready.values())
+    keys = queues[0] if len(queues) == 1 else sorted(itertools.chain.from_iterable(queues))
+    return [key[2] for key in keys]
 
 
 def spend(group: GroupRecord, now: float) -> GroupRecord:

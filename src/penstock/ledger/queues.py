@@ -68,13 +68,13 @@ class ReadyQueue(Sequence[ReadyKey]):
         else:
             self._take_first(1)
 
-    def remove_all(self, keys: Sequence[ReadyKey]) -> None:
-        """Take many keys out. They must be there. Costs little if they are the first ones, in order."""
-        if self._keys[self._start : self._start + len(keys)] == list(keys):
-            self._take_first(len(keys))
+    def remove_all(self, group_ids: Sequence[str]) -> None:
+        """Take the keys of many groups out. They must be there. Costs little if they are the first ones, in order."""
+        if [key[2] for key in self._keys[self._start : self._start + len(group_ids)]] == group_ids:
+            self._take_first(len(group_ids))
         else:
-            gone = set(keys)
-            self._keys = [key for key in self if key not in gone]
+            gone = set(group_ids)
+            self._keys = [key for key in self if key[2] not in gone]
             self._start = 0
 
     def _take_first(self, count: int) -> None:

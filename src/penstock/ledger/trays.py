@@ -60,12 +60,17 @@ class Trays:
 
     def take_ready(self, groups: Iterable[GroupRecord]) -> None:
         """Groups that were ready have ended."""
+        num_items = num_bytes = 0
         for group in groups:
-            if group.arrival is not None:
-                self.num_items -= len(group.arrival.rewards)
-                self.num_bytes -= group.arrival.num_bytes
-                if takes_items(group):
+            arrival = group.arrival
+            if arrival is not None:
+                num_items += len(arrival.rewards)
+                num_bytes += arrival.num_bytes
+                # A read takes thousands, and nearly all are full.
+                if len(arrival.rewards) < group.size and takes_items(group):
                     self.taking.pop((group.environment, group.problem_id), None)
+        self.num_items -= num_items
+        self.num_bytes -= num_bytes
 
     def fill(self, item: ArrivedItem | RolloutRecord) -> None:
         """An item was stored; one that came too late has no tray."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.types.frozen import quickly_made
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermRecord:
@@ -21,6 +23,7 @@ class TermRecord:
     """Owners of earlier terms, whose lives are over."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedGroup:
     """A group in a plan, with the content it must still have when it is fetched."""

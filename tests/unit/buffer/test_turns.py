@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from penstock.buffer.compat.choosing import GROUPS_AT_ONCE as CHOSEN_AT_ONCE
 from penstock.buffer.compat.config import CompatConfig
+from penstock.buffer.compat.reader import DROPPED_AT_ONCE
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.compat.state import CompatState
 from penstock.buffer.routes.reading import GROUPS_AT_ONCE, stored_groups
@@ -79,3 +84,54 @@ async def test_others_get_their_turn_while_very_many_groups_time_out(tmp_path: P
         async with others() as turns:
             assert len(await state.time_out()) == num_groups
             assert turns[0] >= 4
+
+
+async def test_others_get_their_turn_while_a_read_chooses_and_serves(tmp_path: Path) -> None:
+    async with serving(SqliteStore(tmp_path / "store.sqlite"), group_size=2) as (_, compat):
+        await compat.write(items(2 * CHOSEN_AT_ONCE + 1, 2))
+        await compat.settled()
+        async with others() as turns:
+            looked = await compat.reader.peek(10**9)
+            assert turns[0] >= 2 and looked.items is not None
+            before = turns[0]
+            num_pages = len([page async for page in looked.items])
+            assert turns[0] - before >= num_pages > 2
+
+
+@pytest.mark.parametrize("batch_size", [None, 4 * CHOSEN_AT_ONCE])
+async def test_what_others_take_while_a_read_chooses_is_not_given_twice(tmp_path: Path, batch_size: int | None) -> None:
+    num_groups = 2 * CHOSEN_AT_ONCE + 100
+    async with serving(SqliteStore(tmp_path / "store.sqlite"), group_size=2) as (service, compat):
+        await compat.write(items(num_groups, 2))
+
+        async def lease() -> LeaseRecord:
+            # From the front, which the read has looked at by then.
+            pending = service.decided(lambda buffer: buffer.take_lease("default", "one", "me", LeaseRequest(groups=10)))
+            assert isinstance(pending.reply, LeaseRecord)
+            return await service.durable(pending)
+
+        batch, leased = await asyncio.gather(compat.reader.read(batch_size), lease())
+        assert batch.items is not None and batch.num_items == 2 * (num_groups - 10 if batch_size is None else 2 * CHOSEN_AT_ONCE)
+        given = [each["instance_id"] async for page in batch.items for group in page for each in json.loads(b"[%b]" % group)][::2]
+        assert [group.id for group in leased.groups] == [f"i{number}/0" for number in range(10)]
+        assert given == [f"i{number}" for number in range(10, 10 + batch.num_items // 2)]
+
+
+async def test_others_get_their_turn_while_a_read_drops_very_many_groups(tmp_path: Path) -> None:
+    num_groups = 4 * DROPPED_AT_ONCE + 1
+    async with serving(SqliteStore(tmp_path / "store.sqlite"), group_size=2) as (service, compat):
+        await compat.write(items(num_groups, 2).replace(b'"reward": 0', b'"reward": 1'))
+        decisions: list[int] = []
+        async with others() as turns:
+
+            async def watch() -> None:
+                while (num_ready := len(service.buffer.ledger("default").ready["default"])) > 0:
+                    decisions.append(num_ready)
+                    await asyncio.sleep(0)
+
+            watching = asyncio.create_task(watch())
+            batch = await compat.reader.read(None)
+            await watching
+        assert batch.items is None and batch.meta_info["dropped"] == {"equal_rewards": num_groups}
+        assert sorted(set(decisions), reverse=True) == [num_groups - DROPPED_AT_ONCE * place for place in range(5)]
+        assert turns[0] >= 5

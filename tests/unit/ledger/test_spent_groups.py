@@ -60,7 +60,7 @@ def test_keys_that_leave_a_queue_together_leave_what_one_by_one_leaves(numbers: 
     for key in keys:
         together.add(key)
         apart.add(key)
-    together.remove_all(gone)
+    together.remove_all([group_id for _, _, group_id in gone])
     for key in gone:
         apart.remove(key)
     assert list(together) == list(apart)

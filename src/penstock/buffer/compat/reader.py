@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from penstock.buffer.compat import reading
+from penstock.buffer.compat.choosing import Choice, as_it_was, choose, chosen_at_once
 from penstock.buffer.compat.hooks import HookFault, Hooks, HookSettings
 from penstock.buffer.compat.progress import Progress
 from penstock.buffer.compat.reading import Chosen, Served, Unfinished, paged
@@ -18,11 +19,16 @@ from penstock.buffer.compat.state import READER, CompatState
 from penstock.buffer.core import Pending
 from penstock.errors import UnknownError
 from penstock.ledger.arrivals import Reading, finished
-from penstock.ledger.leases import find_lease, leasable
+from penstock.ledger.leases import leasable
 from penstock.types import GroupRecord, GroupState, LeaseRecord, LeaseRequest
 
 IN_MEMORY_BYTES = 32 * 1024 * 1024
 """What a generator's own functions have made of a read goes to a file above this."""
+DROPPED_AT_ONCE = 256
+"""Groups that one decision drops before others get a turn."""
+
+# Asked for with every group of a read, and an enum takes its time to name a member.
+_OPEN = GroupState.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +108,13 @@ class Reader:
     async def read_again(self, read_id: str) -> Batch:
         """What an earlier read gave. Raises `UnknownError` if there was none, `RetiredError` if retention gave up all of it."""
         state = self._state
-        lease = find_lease(state.ledger, state.service.buffer.store, read_id) if state.is_open else None
+        store = state.service.buffer.store
+        # Beside the event loop: it may name a hundred thousand groups. It is in the store, since a read is settled when it is made.
+        lease = await asyncio.to_thread(store.lease, state.config.run, read_id) if state.is_open else None
         if lease is None or lease.consumer != READER:
             raise UnknownError(f"no read {read_id}")
         await state.service.settled()
-        groups, damaged = await asyncio.to_thread(reading.groups_of, state.service.buffer.store, lease)
+        groups, damaged = await asyncio.to_thread(reading.groups_of, store, lease)
         items = self._made_again(groups, damaged) if lease.facts.get("hooks") == "generator" else self._served(groups, damaged)
         meta = {"read_id": read_id, "served_again": True, "finished_groups": []}
         return Batch(read_id=read_id, num_items=int(lease.facts["num_items"]), meta_info=meta, items=items, damaged=damaged)
@@ -116,10 +124,10 @@ class Reader:
         state = self._state
         state.look()
         await state.service.settled()
-        chosen, _, num_items = self._choose(batch_size) if state.is_open else ([], {}, 0)
+        choice = await choose(state, batch_size) if state.is_open else Choice()
         damaged: list[str] = []
-        items = self._served(chosen, damaged) if chosen else None
-        return Batch(read_id=None, num_items=num_items, meta_info=_meta(state.progress), items=items, damaged=damaged)
+        items = self._served(choice.served, damaged) if choice.served else None
+        return Batch(read_id=None, num_items=choice.num_items, meta_info=_meta(state.progress), items=items, damaged=damaged)
 
     def _own_hooks(self, task_types: Iterable[str]) -> dict[str, Hooks]:
         """Of those task types whose generators bring functions."""
@@ -128,43 +136,27 @@ class Reader:
     # By the default hooks: nothing is opened before it is served
 
     async def _read_by_rewards(self, batch_size: int | None) -> Batch:
-        chosen, dropped, num_items = self._choose(batch_size)
+        choice = await choose(self._state, batch_size)
+        dropped = await self._dropped(choice.dropped)
+        served = as_it_was(self._state, choice)
+        if batch_size is not None and served.num_items < min(batch_size, choice.num_items):
+            # There may be others in the place of those that somebody else has taken.
+            served = chosen_at_once(self._state, batch_size)
+            dropped |= {group.id: reason for group, reason in served.dropped}
         meta = _meta(self._state.progress)
-        if not chosen or (batch_size is not None and num_items < batch_size):
-            return await self._short(dropped, num_items, meta)
+        if not served.served or (batch_size is not None and served.num_items < batch_size):
+            return await self._short(dropped, served.num_items, meta)
         damaged: list[str] = []
-        return await self._taken(chosen, dropped, num_items, meta, "default", self._served(chosen, damaged, take=True), damaged)
-
-    def _choose(self, batch_size: int | None) -> tuple[list[Chosen], dict[str, str], int]:
-        """Groups to serve, groups to drop with their reasons, and how many items the former make."""
-        chosen: list[Chosen] = []
-        dropped: dict[str, str] = {}
-        num_items = 0
-        least: dict[tuple[str, int], tuple[int, int]] = {}
-        for group in self._ready():
-            kind = (group.environment, group.size)
-            if kind not in least:
-                settings = self._state.settings(group.environment)
-                least[kind] = int(group.size * settings.min_valid_group_size_ratio), settings.min_valid_items(group.size)
-            arrival = group.arrival
-            verdict = reading.verdict_by_rewards(arrival.rewards, len(arrival.refused), arrival.timed_out, group.size, *least[kind])
-            if isinstance(verdict, str):
-                dropped[group.id] = verdict
-                continue
-            chosen.append(group)
-            num_items += verdict
-            if batch_size is not None and num_items >= batch_size:
-                break
-        return chosen, dropped, num_items
-
-    def _ready(self) -> Iterator[Chosen]:
-        return (Chosen.of(group) for group in leasable(self._state.ledger, LeaseRequest()) if group.arrival is not None)
+        items = self._served(served.served, damaged, take=True)
+        return await self._taken(served.served, dropped, served.num_items, meta, "default", items, damaged)
 
     async def _served(self, groups: Sequence[Chosen], damaged: list[str], *, take: bool = False) -> AsyncIterator[list[bytes]]:
         for page in paged(groups):
             found = await self._opened(page, take=take)
             damaged += [group.id for group, bodies in zip(page, found, strict=True) if bodies is None]
             yield [reading.serve_by_rewards(group, bodies) for group, bodies in zip(page, found, strict=True) if bodies is not None]
+            # Small items that are in memory are sent without ever waiting for anything.
+            await asyncio.sleep(0)
 
     async def _opened(self, groups: Sequence[Chosen], *, take: bool = False) -> list[Sequence[bytes] | None]:
         """The items of some groups; with `take` nobody will ask for them again."""
@@ -183,9 +175,9 @@ class Reader:
             told = await own.get_group_data_meta_info(reading.raw_groups(state.service.buffer.store, state.config.run, known.read_at if known else -1.0))
             meta |= {"hook_error": f"{told.hook}: {told.message}"} if isinstance(told, HookFault) else told
         made = await self._make(hooks, self._candidates(hooks), batch_size)
+        dropped = await self._dropped(made.dropped)
         # While others computed, a lease may have taken a group, or another item may have come to an open one.
         places = [place for place in made.places if self._is_as_it_was(place.group)]
-        dropped = {group.id: reason for group, reason in made.dropped if self._is_as_it_was(group)}
         num_items = sum(len(place.lengths) for place in places)
         if not places or (batch_size is not None and num_items < batch_size):
             made.file.close()
@@ -217,8 +209,8 @@ class Reader:
         now = self._state.ledger.groups.get(group.id)
         if now is None or now.state not in (GroupState.OPEN, GroupState.READY):
             return False
-        found = Chosen.of(now if now.state is GroupState.READY else self._as_if_finished(now))
-        return (found.digest, found.arrival) == (group.digest, group.arrival)
+        found = now if now.state is GroupState.READY else self._as_if_finished(now)
+        return found.arrival is group.arrival or (found.digest, found.arrival) == (group.digest, group.arrival)
 
     async def _make(self, hooks: Mapping[str, Hooks], groups: Iterable[Chosen], batch_size: int | None) -> _Made:
         made = _Made(tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES))  # noqa: SIM115 - closed by whoever uses it up
@@ -258,6 +250,17 @@ class Reader:
 
     # The end of every read
 
+    async def _dropped(self, refused: Sequence[tuple[Chosen, str]]) -> dict[str, str]:
+        """Drop groups, all but the last of them, which are left to the decision that ends the read: there may be very many, and each is written anew."""
+        for start in range(0, len(refused) - DROPPED_AT_ONCE, DROPPED_AT_ONCE):
+            self._close(Reading(read_id="", dropped=self._reasons(refused[start : start + DROPPED_AT_ONCE])))
+            await asyncio.sleep(0)
+        return self._reasons(refused[-(len(refused) % DROPPED_AT_ONCE or DROPPED_AT_ONCE) :])
+
+    def _reasons(self, refused: Sequence[tuple[Chosen, str]]) -> dict[str, str]:
+        """By id; without those that somebody has taken or added to meanwhile."""
+        return {group.id: reason for group, reason in refused if self._is_as_it_was(group)}
+
     async def _short(self, dropped: Mapping[str, str], num_items: int, meta: dict[str, Any]) -> Batch:
         """Nothing is taken; what was refused is dropped all the same, and told now and until a read gives something."""
         if dropped:
@@ -269,9 +272,10 @@ class Reader:
     def _close(self, made: Reading) -> Pending[LeaseRecord | None]:
         """Decide a read. Groups that were open until now are finished with it."""
         state = self._state
-        groups = [state.ledger.groups[group_id] for group_id in (*made.served, *made.dropped)]
+        known = state.ledger.groups
+        growing = [group for group_id in (*made.served, *made.dropped) if (group := known[group_id]).state is _OPEN]
         pending = state.service.decided(lambda buffer: buffer.read(state.config.run, made, READER))
-        state.progress.finished += [group.arrival.instance for group in groups if group.state is GroupState.OPEN and group.arrival is not None]
+        state.progress.finished += [group.arrival.instance for group in growing if group.arrival is not None]
         state.progress.dropped.update(made.dropped.values())
         for group_id in made.dropped:
             state.bodies.take(group_id)

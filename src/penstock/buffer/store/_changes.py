@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import NamedTuple, TypeVar
 
 from penstock.buffer.store._bulk import write_rows
@@ -95,7 +95,7 @@ def rows_of(records: Sequence[Record]) -> Rows:
             num_bytes += len(record.body)
         elif isinstance(record, SpentGroups):
             rows = spent_rows(record)
-            replacing += [(SPEND, row) for row in rows]
+            replacing += zip(repeat(SPEND), rows)
             num_bytes += len(rows) * _SPENT_BYTES
         elif isinstance(record, Moved):
             row = moved_row(record)

@@ -40,8 +40,8 @@ Row = tuple[Any, ...]
 """Values of `columns`, then checksum and body."""
 _COLUMN_TYPES = frozenset((int, str, float, type(None)))
 
-_MADE_BY_THE_LEDGER = frozenset((GroupRecord, MemberRecord, RolloutRecord))
-"""Made of values that were checked when they came, by nobody else, and in great number: they are not looked at again."""
+_MADE_BY_THE_LEDGER = frozenset((GroupRecord, MemberRecord, RolloutRecord, LeaseRecord))
+"""Made of values that were checked when they came, by nobody else, and many or of many parts: they are not looked at again."""
 
 _COMPRESS_FROM_BYTES = 4096
 """Smaller payloads save nothing: SQLite gives them a page anyway."""
