@@ -6,10 +6,11 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from penstock import __version__
 from penstock.cli import checking, demo, evaluating, looking, making, parts, questions, runs, training, wondering
 from penstock.errors import ConfigError, InvariantError, MismatchError, PenstockError, ReplayError, WeightsError, first_cause
 from penstock.process.restarts import EXIT_CONFIG, EXIT_FINAL
@@ -25,6 +26,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Say which penstock this is, and end.", callback=_tell_version, is_eager=True)] = False,
+) -> None:
+    """What holds for every verb."""
+
+
 for group in (demo, training, evaluating, runs, questions, wondering, looking, checking, parts, making):
     group.register(app)
 

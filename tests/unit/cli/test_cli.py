@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from penstock import __version__
 from penstock.cli import main
 from penstock.cli.looking import token_of
 from penstock.errors import ConfigError
@@ -59,6 +61,11 @@ def test_help_names_the_verbs_and_needs_no_torch() -> None:
         assert f"\n  {verb} " in done.stdout
     assert "learner" not in done.stdout.split("Commands:")[1]
     assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_it_says_which_version_it_is() -> None:
+    assert penstock("--version") == (0, f"penstock {__version__}\n", "")
+    assert metadata.version("penstock") == __version__
 
 
 def test_a_worker_loads_no_server_and_no_store() -> None:
