@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 from urllib.parse import quote
 
-import aiohttp
-from yarl import URL
-
 from penstock.buffer import api
+from penstock.buffer.calls import POLL_SECONDS, Calls
 from penstock.buffer.findings import Finding, Findings
 from penstock.buffer.intake import decode_annotation, decode_rollout
 from penstock.buffer.stored import GivenGroup, StoredGroup
 from penstock.buffer.story import Story
-from penstock.errors import (
-    ConflictError,
-    CorruptError,
-    FencedError,
-    ForbiddenError,
-    InexactError,
-    InputError,
-    InvalidError,
-    LimitError,
-    MalformedError,
-    MediaTypeError,
-    MethodError,
-    PenstockError,
-    RetiredError,
-    StoreError,
-    UnauthorizedError,
-    UnknownError,
-)
+from penstock.errors import CorruptError
 from penstock.ledger.groups import content_digest
 from penstock.ledger.work import WorkLease
-from penstock.process.credentials import authorization, own_token
 from penstock.types import (
     Annotation,
     AnnotationRecord,
@@ -62,42 +39,11 @@ from penstock.types import (
     TermRecord,
     Version,
 )
-from penstock.wire import decode_msgpack, digest, encode_msgpack, join_items, read_body, split_items, write_body
-from penstock.wire.connections import Wire
+from penstock.wire import decode_msgpack, digest, encode_msgpack, join_items, read_body, split_items
 
 __all__ = ["BufferClient", "api", "group_of"]
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_ERRORS: dict[str, type[PenstockError]] = {
-    error.code: error
-    for error in (
-        MalformedError,
-        InvalidError,
-        UnauthorizedError,
-        ForbiddenError,
-        UnknownError,
-        MethodError,
-        ConflictError,
-        FencedError,
-        MediaTypeError,
-        LimitError,
-        InputError,
-        RetiredError,
-        InexactError,
-        CorruptError,
-    )
-}
-_AGAIN = (408, 429)
-"""Refusals that say nothing about the request."""
-_NEVER = (413, 431)
-"""Refusals that trying again cannot change."""
-_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-_POLL_SECONDS = 20.0
-_ANSWER_SECONDS = _POLL_SECONDS + 20.0
-"""A server that has said nothing for so long is asked again."""
 
 
 class BufferClient:
@@ -112,154 +58,126 @@ class BufferClient:
     def __init__(self, url: str, run: str, *, token: str | None = None, deadline_seconds: float = 60.0) -> None:
         self.url = url.rstrip("/")
         self.run = run
-        self._deadline_seconds = deadline_seconds
-        self._headers = authorization(token)
-        self._root = f"/v1/runs/{quote(run)}"
-        self._session: aiohttp.ClientSession | None = None
-        self._wire = Wire(self.url, token=own_token(token)) if self.url.startswith("http://") else None
-        """For small requests to a server of our own: a full client costs several times as much."""
+        self._calls = Calls(self.url, run, token=token, deadline_seconds=deadline_seconds)
         self._claims: Counter[str] = Counter()
         """Claims made, by session."""
 
     async def __aenter__(self) -> Self:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_ANSWER_SECONDS)
-        self._session = aiohttp.ClientSession(
-            headers=self._headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
-        )
+        self._calls.open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._wire is not None:
-            self._wire.close()
-        if self._session is not None:
-            await self._session.close()
+        await self._calls.close()
 
     # A run
 
     async def runs(self) -> tuple[str, ...]:
         """Names of all runs of the buffer."""
-        return read_body(await self._call("GET", "/v1/runs"), api.Runs).runs
+        return (await self._calls.get("/v1/runs", api.Runs)).runs
 
     async def open_run(self, laws: Laws, initial_digest: str) -> api.RunStatus:
         """See `ledger.open_run`."""
-        return await self._post("", api.OpenRun(laws=laws, initial_digest=initial_digest), api.RunStatus)
+        return await self._calls.post("", api.OpenRun(laws=laws, initial_digest=initial_digest), api.RunStatus)
 
     async def status(self) -> api.RunStatus:
         """How the run stands."""
-        return read_body(await self._call("GET", ""), api.RunStatus)
+        return await self._calls.get("", api.RunStatus)
 
     async def newest_version(self) -> Version:
         """The weights that servers should serve."""
-        return read_body(await self._call("GET", "/versions/newest"), Version)
+        return await self._calls.get("/versions/newest", Version)
 
     async def versions(self) -> tuple[Version, ...]:
         """All that were recorded."""
-        return read_body(await self._call("GET", "/versions"), api.Versions).versions
+        return (await self._calls.get("/versions", api.Versions)).versions
 
     async def ledger(self) -> api.LedgerReply:
         """Where every group and member is."""
-        return read_body(await self._call("GET", "/ledger"), api.LedgerReply)
+        return await self._calls.get("/ledger", api.LedgerReply)
 
     async def statistics(self) -> api.Statistics:
         """How the run fares."""
-        return read_body(await self._call("GET", "/statistics"), api.Statistics)
+        return await self._calls.get("/statistics", api.Statistics)
 
     async def where(self, asked: str) -> Story:
         """The story of a group id, a rollout's uid, or `<group>#<member>`."""
-        return read_body(await self._call("GET", f"/where/{quote(asked)}"), Story)
+        return await self._calls.get(f"/where/{quote(asked)}", Story)
 
     async def verify(self) -> tuple[Finding, ...]:
         """Have the buffer check what it holds of the run. Takes as long as reading all of it; asked once, without a deadline."""
-        assert self._session is not None, "use the client as a context: async with BufferClient(...)"
-        url = f"{self.url}/v1/runs/{quote(self.run)}/verify"
-        try:
-            async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0)) as response:
-                answer = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise StoreError(f"the buffer at {self.url} did not answer: {error}") from None
-        if response.status >= 300:
-            raise _error_of(response.status, answer)
-        return read_body(answer, Findings).findings
+        return (await self._calls.once("/verify", Findings)).findings
 
     async def export(self, query: Sequence[tuple[str, str]] = ()) -> AsyncIterator[bytes]:
         """Stored rollouts, a line of JSON each, as they arrive. `query`: see `buffer.selection`. A stream that breaks off raises `StoreError`."""
-        assert self._session is not None, "use the client as a context: async with BufferClient(...)"
-        url = f"{self.url}/v1/runs/{quote(self.run)}/export"
-        try:
-            async with self._session.get(url, params=list(query)) as response:
-                if response.status >= 300:
-                    raise _error_of(response.status, await response.read())
-                async for line in _lines(response.content):
-                    yield line
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise StoreError(f"the export broke off: {type(error).__name__}: {error}") from None
+        async for line in self._calls.lines("/export", query):
+            yield line
 
     # Workers
 
     async def open_groups(self, groups: Sequence[api.OpenGroup], *, wait_seconds: float = 0.0) -> api.GroupsOpened:
         """Open groups in order, as far as credits last; waits for credit for the first, if asked to."""
-        return await self._post("/groups", api.OpenGroups(groups=tuple(groups), wait_seconds=wait_seconds), api.GroupsOpened)
+        return await self._calls.post("/groups", api.OpenGroups(groups=tuple(groups), wait_seconds=wait_seconds), api.GroupsOpened)
 
     async def open_session(self, session: str, worker: str) -> SessionRecord:
         """See `ledger.open_session`."""
-        return await self._post("/sessions", api.OpenSession(session=session, worker=worker), SessionRecord)
+        return await self._calls.post("/sessions", api.OpenSession(session=session, worker=worker), SessionRecord)
 
     async def beat(self, session: str) -> SessionRecord:
         """See `ledger.beat`."""
-        return read_body(await self._call("POST", f"/sessions/{quote(session)}/beat"), SessionRecord)
+        return read_body(await self._calls.call("POST", f"/sessions/{quote(session)}/beat"), SessionRecord)
 
     async def claim(
-        self, session: str, count: int, *, environments: Sequence[str] | None = None, wait_seconds: float = _POLL_SECONDS
+        self, session: str, count: int, *, environments: Sequence[str] | None = None, wait_seconds: float = POLL_SECONDS
     ) -> tuple[api.ClaimedSlot, ...]:
         """Slots to fill; empty if none came free in time."""
         names = None if environments is None else tuple(environments)
         self._claims[session] += 1
         wanted = api.Claim(count=count, environments=names, wait_seconds=wait_seconds, number=self._claims[session])
-        return (await self._post(f"/sessions/{quote(session)}/claim", wanted, api.Claimed)).slots
+        return (await self._calls.post(f"/sessions/{quote(session)}/claim", wanted, api.Claimed)).slots
 
     async def release(self, session: str) -> None:
         """See `ledger.release`."""
-        await self._call("POST", f"/sessions/{quote(session)}/release")
+        await self._calls.call("POST", f"/sessions/{quote(session)}/release")
 
     async def write(self, rollouts: Sequence[Rollout], *, checked: bool = True) -> tuple[api.Written, ...]:
         """Store rollouts; one answer for each. Durable when this returns. Not `checked`: see `encode_msgpack`; the buffer looks at them in any case."""
         body = join_items([encode_msgpack(rollout, checked=checked) for rollout in rollouts])
-        return read_body(await self._call("POST", "/rollouts", body, "application/msgpack"), _WrittenReply).rollouts
+        return read_body(await self._calls.call("POST", "/rollouts", body, "application/msgpack"), _WrittenReply).rollouts
 
     # Enrichment
 
     async def take_work(self, wanted: api.TakeWork) -> WorkLease:
         """Rollouts whose annotations are missing; without items if none came up in time. Asked again under the same name it gives the same."""
-        return await self._post("/enrichment", wanted, WorkLease)
+        return await self._calls.post("/enrichment", wanted, WorkLease)
 
     async def renew_work(self, lease: str, consumer: str) -> WorkLease:
         """Keep the work for as long again."""
-        return await self._post(f"/enrichment/{quote(lease)}/renew", api.Holder(consumer=consumer), WorkLease)
+        return await self._calls.post(f"/enrichment/{quote(lease)}/renew", api.Holder(consumer=consumer), WorkLease)
 
     async def release_work(self, lease: str, consumer: str) -> bool:
         """Give back what was not done; says whether there was anything."""
-        return (await self._post(f"/enrichment/{quote(lease)}/release", api.Holder(consumer=consumer), api.Released)).released
+        return (await self._calls.post(f"/enrichment/{quote(lease)}/release", api.Holder(consumer=consumer), api.Released)).released
 
     async def annotate(self, annotation: Annotation) -> None:
         """See `ledger.annotate`."""
-        await self._call("POST", "/annotations", encode_msgpack(annotation), "application/msgpack")
+        await self._calls.call("POST", "/annotations", encode_msgpack(annotation), "application/msgpack")
 
     async def rollout(self, uid: str) -> Rollout:
         """A stored rollout. Raises `InputError` for an item of the compatible routes, which is none."""
-        body = await self._call("GET", f"/rollouts/{quote(uid)}")
+        body = await self._calls.call("GET", f"/rollouts/{quote(uid)}")
         # JSON begins with a bracket; msgpack of an envelope never does.
         return decode_rollout(body, "json" if body[:1] in b"{[" else "msgpack")
 
     # Outside consumers
 
-    async def take_lease(self, lease: str, consumer: str, request: LeaseRequest | None = None, *, wait_seconds: float = _POLL_SECONDS) -> api.LeaseReply:
+    async def take_lease(self, lease: str, consumer: str, request: LeaseRequest | None = None, *, wait_seconds: float = POLL_SECONDS) -> api.LeaseReply:
         """Whole groups for a time, or what is missing. `lease` is an id that the caller makes up: asked again, it gives the same groups."""
         wanted = api.TakeLease(lease=lease, consumer=consumer, request=request or LeaseRequest(), wait_seconds=wait_seconds)
-        return await self._post("/leases", wanted, api.LeaseReply)
+        return await self._calls.post("/leases", wanted, api.LeaseReply)
 
     async def lease(self, lease: str) -> LeaseRecord:
         """How a lease stands."""
-        return read_body(await self._call("GET", f"/leases/{quote(lease)}"), LeaseRecord)
+        return await self._calls.get(f"/leases/{quote(lease)}", LeaseRecord)
 
     async def lease_groups(self, lease: LeaseRecord) -> tuple[Group, ...]:
         """The groups of a lease, in its order, with their content checked against it. One that is damaged or retired is left out, with a warning."""
@@ -280,63 +198,63 @@ class BufferClient:
     async def lease_bytes(self, lease: LeaseRecord) -> tuple[GivenGroup, ...]:
         """The groups of a lease as they are stored, for items that are not rollouts of ours. Those that are `damaged` say why, and are empty."""
         path = f"/leases/{quote(lease.lease)}/groups?consumer={quote(lease.consumer)}"
-        items = split_items(await self._call("GET", path, accept="application/msgpack"), "msgpack")
+        items = split_items(await self._calls.call("GET", path, accept="application/msgpack"), "msgpack")
         return tuple(decode_msgpack(item, GivenGroup) for item in items)
 
     async def renew_lease(self, lease: str, consumer: str, *, seconds: float | None = None) -> LeaseRecord:
         """See `ledger.renew_lease`."""
-        return await self._post(f"/leases/{quote(lease)}/renew", api.RenewLease(consumer=consumer, seconds=seconds), LeaseRecord)
+        return await self._calls.post(f"/leases/{quote(lease)}/renew", api.RenewLease(consumer=consumer, seconds=seconds), LeaseRecord)
 
     async def settle_lease(self, lease: str, consumer: str) -> LeaseRecord:
         """See `ledger.settle_lease`."""
-        return await self._post(f"/leases/{quote(lease)}/settle", api.Holder(consumer=consumer), LeaseRecord)
+        return await self._calls.post(f"/leases/{quote(lease)}/settle", api.Holder(consumer=consumer), LeaseRecord)
 
     async def release_lease(self, lease: str, consumer: str) -> LeaseRecord:
         """See `ledger.release_lease`."""
-        return await self._post(f"/leases/{quote(lease)}/release", api.Holder(consumer=consumer), LeaseRecord)
+        return await self._calls.post(f"/leases/{quote(lease)}/release", api.Holder(consumer=consumer), LeaseRecord)
 
     async def slots_of(self, group_id: str) -> tuple[GroupRecord, tuple[MemberRecord, ...]]:
         """A group and its slots as they stand. Raises `UnknownError` if nobody has opened it."""
-        found = read_body(await self._call("GET", f"/groups/{quote(group_id)}"), api.GroupFacts)
+        found = await self._calls.get(f"/groups/{quote(group_id)}", api.GroupFacts)
         return found.group, found.members
 
     # Journals
 
     async def append_journal(self, episode: str, index: int, entries: Sequence[bytes]) -> None:
         """Append to an episode's journal from `index` on. Durable when this returns; `ConflictError` if other entries are there."""
-        await self._call("POST", f"/journal/{quote(episode)}?index={index}", join_items(entries), "application/msgpack")
+        await self._calls.call("POST", f"/journal/{quote(episode)}?index={index}", join_items(entries), "application/msgpack")
 
     async def append_journals(self, entries: Sequence[tuple[str, int, bytes]]) -> None:
         """Append to the journals of several episodes: each entry with its episode and its index. All are durable when this returns, or none are taken."""
         # There may be thousands a second, of names that the caller makes; the buffer looks at them in any case.
         items = [encode_msgpack(JournalEntry(run=self.run, episode=episode, index=index, body=body), checked=False) for episode, index, body in entries]
-        await self._call("POST", "/journals", join_items(items), "application/msgpack")
+        await self._calls.call("POST", "/journals", join_items(items), "application/msgpack")
 
     async def journal(self, episode: str) -> list[bytes]:
         """All entries of an episode's journal; none if there is none."""
-        return split_items(await self._call("GET", f"/journal/{quote(episode)}"), "msgpack")
+        return split_items(await self._calls.call("GET", f"/journal/{quote(episode)}"), "msgpack")
 
     # The learner
 
     async def take_term(self, wanted: api.TakeTerm) -> TermRecord:
         """See `ledger.take_term`."""
-        return await self._post("/term", wanted, TermRecord)
+        return await self._calls.post("/term", wanted, TermRecord)
 
     async def renew_term(self, term: int) -> TermRecord:
         """See `ledger.renew_term`."""
-        return await self._post("/term/renew", api.UnderTerm(term=term), TermRecord)
+        return await self._calls.post("/term/renew", api.UnderTerm(term=term), TermRecord)
 
-    async def cut(self, update: int, term: int, request: CutRequest, *, wait_seconds: float = _POLL_SECONDS) -> api.CutReply:
+    async def cut(self, update: int, term: int, request: CutRequest, *, wait_seconds: float = POLL_SECONDS) -> api.CutReply:
         """The plan of an update, or what it waits for."""
-        return await self._post(f"/updates/{update}/cut", api.CutBody(term=term, request=request, wait_seconds=wait_seconds), api.CutReply)
+        return await self._calls.post(f"/updates/{update}/cut", api.CutBody(term=term, request=request, wait_seconds=wait_seconds), api.CutReply)
 
     async def plan(self, update: int) -> Plan:
         """A plan that was cut."""
-        return read_body(await self._call("GET", f"/updates/{update}/plan"), Plan)
+        return await self._calls.get(f"/updates/{update}/plan", Plan)
 
     async def fetch(self, plan: Plan) -> tuple[Group, ...]:
         """The groups of a plan, in its order, with their content checked against it."""
-        items = split_items(await self._call("GET", f"/updates/{plan.update}/groups"), "msgpack")
+        items = split_items(await self._calls.call("GET", f"/updates/{plan.update}/groups"), "msgpack")
         groups = tuple(group_of(decode_msgpack(item, StoredGroup)) for item in items)
         if [(group.id, group.digest) for group in groups] != [(group.id, group.digest) for group in plan.groups]:
             raise CorruptError(f"the buffer gave other groups than the plan of update {plan.update} names")
@@ -344,77 +262,23 @@ class BufferClient:
 
     async def record(self, update: int, term: int, *, digest: str = "", skipped: str | None = None) -> api.RecordReply:
         """See `ledger.record`."""
-        return await self._post(f"/updates/{update}/outcome", api.RecordBody(term=term, digest=digest, skipped=skipped), api.RecordReply)
+        return await self._calls.post(f"/updates/{update}/outcome", api.RecordBody(term=term, digest=digest, skipped=skipped), api.RecordReply)
 
     async def fork(self, update: int, term: int, digest: str) -> Version:
         """See `ledger.fork`."""
-        return await self._post(f"/updates/{update}/fork", api.DigestBody(term=term, digest=digest), Version)
+        return await self._calls.post(f"/updates/{update}/fork", api.DigestBody(term=term, digest=digest), Version)
 
     async def publish(self, version: int, term: int) -> Version:
         """See `ledger.publish`."""
-        return await self._post(f"/versions/{version}/publish", api.UnderTerm(term=term), Version)
+        return await self._calls.post(f"/versions/{version}/publish", api.UnderTerm(term=term), Version)
 
     async def keep(self, update: int, digest: str, term: int) -> CheckpointRecord:
         """See `ledger.keep`."""
-        return await self._post(f"/checkpoints/{update}/keep", api.DigestBody(term=term, digest=digest), CheckpointRecord)
+        return await self._calls.post(f"/checkpoints/{update}/keep", api.DigestBody(term=term, digest=digest), CheckpointRecord)
 
     async def retire(self, update: int, term: int) -> CheckpointRecord:
         """See `ledger.retire`."""
-        return await self._post(f"/checkpoints/{update}/retire", api.UnderTerm(term=term), CheckpointRecord)
-
-    async def _post(self, path: str, body: Any, answer: type[T]) -> T:
-        return read_body(await self._call("POST", path, write_body(body)), answer)
-
-    async def _call(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json", *, accept: str = "*/*") -> bytes:
-        headers = {"Content-Type": content_type, "Accept": accept}
-        deadline = time.monotonic() + self._deadline_seconds
-        attempt = 0
-        while True:
-            try:
-                return await self._attempt(method, path, body, headers)
-            except (aiohttp.ClientError, OSError, StoreError, LimitError) as error:
-                if isinstance(error, CorruptError) or (isinstance(error, LimitError) and error.http_status in _NEVER):
-                    raise
-                pause = _PAUSES_SECONDS[min(attempt, len(_PAUSES_SECONDS) - 1)] * random.uniform(0.5, 1.0)
-                if time.monotonic() + pause > deadline:
-                    what = f"{method} {path if path.startswith('/v1/') else self._root + path}"
-                    raise StoreError(f"the buffer at {self.url} did not take {what} within {self._deadline_seconds:g} s ({_reason(error)})") from None
-            attempt += 1
-            await asyncio.sleep(pause)
-
-    async def _attempt(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
-        assert self._session is not None, "use the client as a context: async with BufferClient(...)"
-        path = path if path.startswith("/v1/") else self._root + path
-        if self._wire is not None and method == "POST":
-            answered = await self._wire.post(path, body, headers["Content-Type"], seconds=_ANSWER_SECONDS)
-            status, answer = answered.status, answered.body
-        else:
-            async with self._session.request(method, URL(self.url + path, encoded=True), data=body or None, headers=headers) as response:
-                status, answer = response.status, await response.read()
-        if status < 300 or (status < 500 and status not in _AGAIN and b'"rollouts":[' in answer):
-            # A write of which every rollout was refused has answers all the same.
-            return answer
-        raise _error_of(status, answer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ErrorReply:
-    """Reply of anything that was refused."""
-
-    error: dict[str, str]
-    rollouts: tuple[api.Written, ...] = ()
-    """Answers of a write of which nothing was taken."""
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length. (The reader's own have a limit.)"""
-    rest = b""
-    async for piece in content.iter_chunked(1 << 18):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            yield line
-    if rest:
-        yield rest
+        return await self._calls.post(f"/checkpoints/{update}/retire", api.UnderTerm(term=term), CheckpointRecord)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,20 +309,3 @@ def group_of(stored: StoredGroup) -> Group:
         annotations=tuple(decode_annotation(payload.body, payload.content_type) for _, payload in stored.annotations),
         digest=group.digest,
     )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, (aiohttp.ClientConnectorError, ConnectionRefusedError)):
-        return "nobody answers there"
-    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-
-
-def _error_of(status: int, answer: bytes) -> PenstockError:
-    """The error that the service raised, as far as its reply tells."""
-    try:
-        found = read_body(answer, _ErrorReply).error
-    except InputError:
-        return StoreError(f"HTTP {status} in a form that is not the buffer's: {answer[:80]!r}")
-    if found["code"] == LimitError.code:
-        return LimitError(found["message"], http_status=status)
-    return _ERRORS.get(found["code"], StoreError)(found["message"])
