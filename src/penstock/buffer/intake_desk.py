@@ -86,8 +86,9 @@ class IntakeDesk:
         try:
             async with asyncio.timeout(START_SECONDS):
                 await line.ready.wait()
-            self._line = line
-            log.info("large batches are read by process %d", line.child.id.pid)
+            if not line.gone.is_set():
+                self._line = line
+                log.info("large batches are read by process %d", line.child.id.pid)
             self._ended(await line.end(self._patience_seconds))
         except TimeoutError:
             self._ended(f"was not ready after {START_SECONDS:.0f} s")
@@ -110,17 +111,17 @@ class _Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
-        """It can be asked, or never could."""
+        """It can be asked, or is gone."""
+        self.gone = asyncio.Event()
         self._heard = bytearray()
         self._asked: deque[asyncio.Future[Records | None]] = deque()
         self._heard_at = 0.0
-        self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gone.set()
+        self.gone.set()
         self.ready.set()
         while self._asked:
             _resolve(self._asked.popleft(), None)
@@ -129,7 +130,7 @@ class _Line(asyncio.Protocol):
         """What the process says of a batch, or None if it ends before."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[Records | None] = loop.create_future()
-        if self._gone.is_set():
+        if self.gone.is_set():
             place.set_result(None)
             return place
         if not self._asked:
@@ -158,10 +159,10 @@ class _Line(asyncio.Protocol):
 
     async def end(self, patience_seconds: float) -> str:
         """Wait until the process is gone, or says nothing for so long though it was asked; in a word, which."""
-        while not self._gone.is_set():
+        while not self.gone.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience_seconds / 2):
-                    await self._gone.wait()
+                    await self.gone.wait()
             if self._asked and asyncio.get_running_loop().time() - self._heard_at > patience_seconds:
                 return f"has said nothing for {patience_seconds:.0f} s"
         return "is gone"

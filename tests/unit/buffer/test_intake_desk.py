@@ -214,6 +214,19 @@ async def test_on_a_single_core_all_is_read_here(monkeypatch: pytest.MonkeyPatch
     assert desk._life is None
 
 
+async def test_a_process_that_ends_before_it_can_read_is_never_asked(
+    desk: IntakeDesk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.buffer.intake_desk._MODULE", "penstock.buffer.no_such_module")
+    await desk.read("run", LARGE, "msgpack")
+    assert desk._life is not None
+    await desk._life
+    assert desk.process is None
+    assert [record.getMessage() for record in caplog.records if "intake" in record.name] == [
+        "the process that reads large batches is gone; meanwhile they are read here"
+    ]
+
+
 async def test_a_process_that_cannot_be_started_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[object] = []
 
