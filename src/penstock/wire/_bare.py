@@ -44,11 +44,12 @@ def write_body(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def split_items(body: bytes, content_type: ContentType) -> list[bytes]:
-    """The encoded nouns in a body: a JSON array of them, or a msgpack array of byte strings that are one each."""
+def split_items(body: bytes, content_type: ContentType, *, most: int | None = None) -> list[bytes]:
+    """The encoded nouns in a body: a JSON array of them, or a msgpack array of byte strings that are one each. Of JSON, the first `most` and one more."""
     try:
         if content_type == "json":
-            return [bytes(item) for item in msgspec.json.decode(body, type=list[msgspec.Raw])]
+            found = msgspec.json.decode(body, type=list[msgspec.Raw])
+            return [bytes(item) for item in (found if most is None else found[: most + 1])]
         return msgspec.msgpack.decode(body, type=list[bytes])
     except (msgspec.DecodeError, RecursionError) as error:
         if content_type == "json":

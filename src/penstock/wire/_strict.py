@@ -36,8 +36,8 @@ _msgpack_encoder = msgspec.msgpack.Encoder()
 _any_encoder = msgspec.msgpack.Encoder(enc_hook=lambda _: None)
 
 
-def parse_json(body: bytes) -> Json:
-    """The value that `body` spells, or an `InputError` that says what is wrong and where.
+def parse_json(body: bytes, *, max_depth: int = MAX_DEPTH) -> Json:
+    """The value that `body` spells, or an `InputError` that says what is wrong and where. `max_depth` is less for a part of something deeper.
 
     >>> parse_json(b'{"a": [1, 1.0, true]}')
     {'a': [1, 1.0, True]}
@@ -50,8 +50,8 @@ def parse_json(body: bytes) -> Json:
     except (ValueError, RecursionError) as error:
         raise _json_fault(body, error) from None
     if type(tree) in _CONTAINERS:
-        if _count(body, b"[") + _count(body, b"{") > MAX_DEPTH:
-            _refuse_depth(_outside_strings(body))
+        if _count(body, b"[") + _count(body, b"{") > max_depth:
+            _refuse_depth(_outside_strings(body), max_depth)
         if not _has_as_many_keys(body, _json_encoder.encode(tree)):
             raise _json_fault(body, None)
     refuse_wide_integers(tree, body)
@@ -93,10 +93,10 @@ def _count(text: bytes, sign: bytes) -> int:
     return len(text) - len(text.replace(sign, b""))
 
 
-def _refuse_depth(outside: bytes) -> None:
-    """Raise `MalformedError` if the brackets of a JSON body, given without its strings, are nested over `MAX_DEPTH`."""
+def _refuse_depth(outside: bytes, max_depth: int = MAX_DEPTH) -> None:
+    """Raise `MalformedError` if the brackets of a JSON body, given without its strings, are nested over `max_depth`."""
     steps = outside.translate(_STEPS, _NO_BRACKETS)
-    if len(steps) > 2 * MAX_DEPTH and np.frombuffer(steps, np.int8).cumsum(dtype=np.int32).max() > MAX_DEPTH:
+    if len(steps) > 2 * max_depth and np.frombuffer(steps, np.int8).cumsum(dtype=np.int32).max() > max_depth:
         raise too_deep()
 
 

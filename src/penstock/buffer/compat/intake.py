@@ -2,40 +2,74 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 from penstock.buffer.compat.defaults import in_range
 from penstock.buffer.intake import NOTE
-from penstock.errors import InvalidError
+from penstock.errors import InputError, InvalidError
 from penstock.ledger.arrivals import Item
-from penstock.wire import digest, parse_json, split_items
+from penstock.wire import MAX_DEPTH, digest, parse_json, split_items
 
 _PLAIN = re.compile(rf"(?!{NOTE})[A-Za-z0-9_.:/@+=~-]{{1,200}}")
 _LONGEST = 200
 """Characters of an id that is kept as it is: room for the pass, and for what our own ids allow."""
 _COMMON = {0.0: 0.0, 1.0: 1.0}
 """Rewards that nearly all items have: a million of them share two numbers."""
-MOST_ITEMS = 65_536
-"""Items in one request."""
+MOST_ITEMS = 8192
+"""Items in one request: as many of 2 kB as there may be bytes. All are decided at once, and others wait meanwhile."""
+_NO_ITEMS = f"the body must be an item or a list of 1 to {MOST_ITEMS} items"
+LONG_BYTES = 1 << 16
+BYTES_AT_ONCE = 1 << 18
+"""Read before others get a turn: a few milliseconds."""
+_begins_a_list = re.compile(rb"[ \t\r\n]*\[").match
 
 
 def read_items(body: bytes, task_type: str) -> list[Item]:
     """The items of a request: one object, or a list of them. Raises `InputError` that names the item and the field; then none is taken."""
-    value = parse_json(body)
-    if type(value) is dict:
+    if _begins_a_list(body) is None:
+        value = parse_json(body)
+        if type(value) is not dict:
+            raise InvalidError(_NO_ITEMS)
         return [item_of(value, body, task_type)]
-    if type(value) is not list or not 0 < len(value) <= MOST_ITEMS:
-        raise InvalidError(f"the body must be an item or a list of 1 to {MOST_ITEMS} items")
-    items = []
-    for place, (item, raw) in enumerate(zip(value, split_items(body, "json"), strict=True)):
-        try:
-            items.append(item_of(item, raw, task_type))
-        except InvalidError as error:
-            raise InvalidError(f"item {place}: {error}") from None
+    items: list[Item] = []
+    deque(_reading(body, task_type, items), maxlen=0)
     return items
+
+
+def is_long(body: bytes) -> bool:
+    """Whether to read a request takes so long that others should get a turn meanwhile."""
+    return len(body) >= LONG_BYTES and _begins_a_list(body) is not None
+
+
+async def read_in_turns(body: bytes, task_type: str) -> list[Item]:
+    """As `read_items`, of a list."""
+    items: list[Item] = []
+    for _ in _reading(body, task_type, items):
+        await asyncio.sleep(0)
+    return items
+
+
+def _reading(body: bytes, task_type: str, items: list[Item]) -> Iterator[None]:
+    """Adds the items of a list, and gives way now and then."""
+    bodies = split_items(body, "json", most=MOST_ITEMS)
+    if not 0 < len(bodies) <= MOST_ITEMS:
+        raise InvalidError(_NO_ITEMS)
+    num_bytes = 0
+    for place, item in enumerate(bodies):
+        num_bytes += len(item)
+        if num_bytes > BYTES_AT_ONCE:
+            num_bytes = 0
+            yield
+        try:
+            items.append(item_of(parse_json(item, max_depth=MAX_DEPTH - 1), item, task_type))
+        except InputError as error:
+            raise type(error)(f"item {place}: {error}") from None
 
 
 def item_of(value: Any, body: bytes, task_type: str) -> Item:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.hooks import Hooks
-from penstock.buffer.compat.intake import read_items
+from penstock.buffer.compat.intake import is_long, read_in_turns, read_items
 from penstock.buffer.compat.progress import num_written
 from penstock.buffer.compat.reader import Reader
 from penstock.buffer.compat.state import READER, CompatState
@@ -34,6 +34,7 @@ class CompatService:
         self._state = CompatState(service, config)
         self._config = config
         self._desk = WriteDesk(self._state)
+        self._reading = asyncio.Lock()
         self.reader = Reader(self._state, hooks)
 
     @contextlib.asynccontextmanager
@@ -54,10 +55,23 @@ class CompatService:
         return await self.writing(body, int)
 
     def writing(self, body: bytes, reply: Callable[[int], T]) -> asyncio.Future[T]:
-        """As `write`, for those who cannot wait themselves: a future of what `reply` makes of the number. Raises `InputError` for what cannot be read."""
+        """As `write`, for those who cannot wait themselves: a future of what `reply` makes of the number.
+
+        What cannot be read raises `InputError` here, or in the future.
+        """
         state = self._state
         state.look()
+        if is_long(body):
+            return asyncio.ensure_future(self._write_long(body, reply))
         return self._desk.put(Request(read_items(body, state.task_type), len(body), reply))
+
+    async def _write_long(self, body: bytes, reply: Callable[[int], T]) -> T:
+        # One after the other: two at once would not be read any sooner, but would both be in memory.
+        async with self._reading:
+            items = await read_in_turns(body, self._state.task_type)
+            place = self._desk.put(await self._desk.sifted(items, reply))
+        found: T = await place
+        return found
 
     def stats(self) -> dict[str, Any]:
         """Sizes, as the original tells them, and the id of the last read."""

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from penstock.buffer.compat.state import CompatState
 from penstock.buffer.core import Buffer
-from penstock.errors import InputError, LimitError
+from penstock.errors import ConflictError, InputError, LimitError
 from penstock.ledger import Ledger
-from penstock.ledger.arrivals import Item, check_together
+from penstock.ledger.arrivals import Item, check_together, conflict
 
+LOOKED_UP_AT_ONCE = 256
+"""Items that are looked up before others get a turn: a few milliseconds if all were stored before."""
 Place = tuple[asyncio.Future[Any], Any]
 """A future, and what it will be: a reply or a refusal."""
 
@@ -25,6 +27,13 @@ class Request(NamedTuple):
     items: Sequence[Item]
     num_bytes: int
     reply: Callable[[int], Any]
+    life: int | None = None
+    """Of the ledger, if what was stored before has been left out: that must still be so when the rest is decided."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it may be decided together with others."""
+        return len(self.items) == 1 and self.life is None
 
 
 _Waiting = tuple[asyncio.Future[Any], Request]
@@ -48,6 +57,40 @@ class WriteDesk:
         self._waiting.append((place, request))
         return place
 
+    async def sifted(self, items: Sequence[Item], reply: Callable[[int], Any]) -> Request:
+        """A request of very many items, without those that were stored before: to look them up takes long, so others get a turn meanwhile.
+
+        Raises `ConflictError` if one is stored with other bytes.
+        """
+        buffer = self._state.service.buffer
+        life, new = -1, list(items)
+        while life != buffer.lives:
+            life = buffer.lives
+            try:
+                new = await self._new(items)
+            except ConflictError:
+                await self._state.service.settled()
+                raise
+        num_known = len(items) - len(new)
+        return Request(new, sum(len(item.body) for item in new), lambda num_others: reply(num_known + num_others), life)
+
+    async def _new(self, items: Sequence[Item]) -> list[Item]:
+        """Those that are not stored."""
+        store = self._state.service.buffer.store
+        new: list[Item] = []
+        for place, item in enumerate(items):
+            if place % LOOKED_UP_AT_ONCE == 0:
+                await asyncio.sleep(0)
+                if not self._state.is_open:
+                    return list(items)
+                ledger = self._state.ledger
+            known = ledger.find_rollout(store, item.uid)
+            if known is None:
+                new.append(item)
+            elif known.digest != item.digest:
+                raise conflict(item, known.digest)
+        return new
+
     def _decide(self) -> None:
         waiting, self._waiting = self._waiting, []
         try:
@@ -58,7 +101,7 @@ class WriteDesk:
             for place, request in waiting:
                 if self._is_full(ledger, len(singles) + len(request.items), num_bytes + request.num_bytes):
                     self._hold(place, request)
-                elif len(request.items) == 1:
+                elif request.is_single:
                     singles.append((place, request))
                     num_bytes += request.num_bytes
                 else:
@@ -73,7 +116,7 @@ class WriteDesk:
         """Decide about requests for which there is room: any number of one item each, or one of several items."""
         if not waiting:
             return
-        decided = self._arrived(waiting) if len(waiting[0][1].items) == 1 else [self._list_arrived(ledger, *waiting[0])]
+        decided = self._arrived(waiting) if waiting[0][1].is_single else [self._list_arrived(ledger, *waiting[0])]
         self._state.service.follow(*decided)
 
     def _arrived(self, waiting: Sequence[_Waiting]) -> list[Place]:
@@ -86,6 +129,8 @@ class WriteDesk:
 
     def _list_arrived(self, ledger: Ledger, place: asyncio.Future[Any], request: Request) -> Place:
         """Decide about a request of several items: all of them or none."""
+        if request.life not in (None, self._state.service.buffer.lives):
+            return place, LimitError("the store was opened anew meanwhile; send the items again", http_status=503)
         try:
             check_together(ledger, self._state.service.buffer.store, request.items)
         except InputError as error:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.buffer.compat.config import CompatConfig
-from penstock.buffer.compat.intake import id_of, read_items
+from penstock.buffer.compat.intake import MOST_ITEMS, id_of, read_items
 from penstock.buffer.intake import NOTE
 from penstock.errors import ConfigError, InputError, InvalidError, MalformedError
-from penstock.wire import check_id
+from penstock.wire import MAX_DEPTH, check_id
 
 
 def body(**fields: Any) -> bytes:
@@ -67,6 +67,22 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         read_items(b"[" + body() + b"," + body(reward="x") + b"]", "t")
     with pytest.raises(MalformedError):
         read_items(b"[" + body() + b",]", "t")
+    with pytest.raises(MalformedError, match="item 1: key 'uid' stands twice"):
+        read_items(b"[" + body() + b',{"uid": 1, "uid": 2}]', "t")
+
+
+def test_a_list_has_as_many_items_as_are_decided_at_once() -> None:
+    assert len(read_items(b"[" + b",".join([body()] * MOST_ITEMS) + b"]", "t")) == MOST_ITEMS
+    for wrong in (b"[" + b",".join([body()] * (MOST_ITEMS + 1)) + b"]", b" []"):
+        with pytest.raises(InvalidError, match=f"a list of 1 to {MOST_ITEMS} items"):
+            read_items(wrong, "t")
+
+
+def test_a_list_counts_among_what_is_nested() -> None:
+    deep = body(extra_info=json.loads("[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)))
+    read_items(deep, "t")
+    with pytest.raises(MalformedError, match="deeper"):
+        read_items(b"[" + deep + b"]", "t")
 
 
 def test_items_of_a_list_keep_their_own_bytes() -> None:

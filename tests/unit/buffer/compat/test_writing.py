@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from penstock.buffer.compat.config import CompatConfig
+from penstock.buffer.compat.intake import BYTES_AT_ONCE, LONG_BYTES, read_in_turns, read_items
 from penstock.buffer.compat.service import CompatService
+from penstock.buffer.compat.state import CompatState
+from penstock.buffer.compat.writing import WriteDesk
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
 from penstock.errors import ConflictError, LimitError, StoreError
@@ -90,3 +93,53 @@ async def test_everybody_hears_of_a_store_that_takes_nothing(tmp_path: Path) -> 
         await stage.write(item("a"))
         stage.store.close()
         assert [isinstance(answer, StoreError) for answer in await stage.write(item("b"), [item("c"), item("d")], item("e"))] == [True] * 3
+
+
+def long_list(first: int, count: int) -> list[dict[str, Any]]:
+    """Items of 2 kB, one of an instance."""
+    return [
+        {"uid": f"u{number}", "instance_id": f"i{number}", "messages": [{"role": "user", "content": "x" * 2000}], "reward": 0.5}
+        for number in range(first, first + count)
+    ]
+
+
+async def test_others_get_their_turn_while_a_long_list_is_read_and_it_is_stored_whole(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage:
+        written = long_list(0, 1000)
+        assert len(json.dumps(written)) > 7 * BYTES_AT_ONCE > LONG_BYTES
+        seen: list[int] = []
+        writing = asyncio.ensure_future(stage.write(written))
+        while not writing.done():
+            seen.append(stage.service.buffer.ledger("default").trays.num_items if stage.service.buffer.has("default") else 0)
+            await asyncio.sleep(0)
+        assert await writing == [0]
+        assert seen.count(0) > 7 and set(seen) == {0, 1000}
+
+
+async def test_of_a_long_list_what_was_stored_before_is_left_out(tmp_path: Path) -> None:
+    async with running(tmp_path, max_buffer_size=1002) as stage:
+        assert await stage.write(long_list(0, 600)) == [0]
+        # There is room for 402 more.
+        assert await stage.write(long_list(300, 700), long_list(0, 600), long_list(590, 50)) == [300, 600, 50]
+        (refused,) = await stage.write([*long_list(300, 400), item("u0")])
+        assert isinstance(refused, ConflictError)
+        (refused,) = await stage.write([*long_list(300, 400), item("twice"), item("twice", reward=1.0)])
+        assert isinstance(refused, ConflictError)
+        assert stage.service.buffer.ledger("default").trays.num_items == 1000
+
+
+async def test_a_list_that_was_looked_up_before_the_store_was_opened_anew_is_to_be_sent_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as stage:
+        await stage.write(item("a"))
+        desk = WriteDesk(CompatState(stage.service, CompatConfig()))
+        request = await desk.sifted(read_items(json.dumps([item("a"), item("b")]).encode(), "default"), int)
+        assert [found.uid for found in request.items] == ["b"]
+        stage.service.buffer.reopen()
+        with pytest.raises(LimitError, match="send the items again"):
+            await desk.put(request)
+        assert stage.stored() == ["a"]
+
+
+async def test_a_long_list_is_read_as_a_short_one_is() -> None:
+    body = json.dumps(long_list(0, 300)).encode()
+    assert await read_in_turns(body, "t") == read_items(body, "t")
