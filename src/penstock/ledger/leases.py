@@ -19,6 +19,8 @@ from penstock.ledger.queues import ReadyKey
 from penstock.ledger.states import move_group
 from penstock.types import GroupRecord, GroupState, LeaseRecord, LeaseRequest, LeaseState, PlannedGroup, Record
 
+MOST_GROUPS = 4096
+"""Groups of one lease: it is taken, settled and given back at once, and others wait meanwhile."""
 LONGEST_SECONDS = 86_400.0
 """A lease lasts at most a day without being renewed."""
 
@@ -27,7 +29,8 @@ def take_lease(ledger: Ledger, past: Past, lease: str, consumer: str, request: L
     """Bind the groups that `request` asks for to the lease `lease`, or say what is missing.
 
     The caller makes up the id; the same one again gives the same groups, whatever is asked for. Refused: the id of somebody else's lease, and
-    one that was given back or has expired, whose groups may be others' by now. Groups that have gone stale are dropped on the way.
+    one that was given back or has expired, whose groups may be others' by now. Groups that have gone stale are dropped on the way. `InvalidError` if
+    the items that are asked for are in more groups than one lease may have.
     """
     known = find_lease(ledger, past, lease)
     if known is not None:
@@ -144,8 +147,9 @@ def check_request(request: LeaseRequest) -> None:
         value = getattr(request, field)
         if value is not None and not 1 <= value < 2**53:
             raise InvalidError(f"{field}: must be 1 or more, got {value}")
-    if request.groups is not None and request.at_least > request.groups:
-        raise InvalidError(f"at_least: {request.at_least} groups cannot be among {request.groups}")
+    most = MOST_GROUPS if request.groups is None else min(request.groups, MOST_GROUPS)
+    if request.at_least > most:
+        raise InvalidError(f"at_least: {request.at_least} groups cannot be among {most}")
     _check_seconds(request.seconds)
 
 
@@ -160,6 +164,10 @@ def _chosen(request: LeaseRequest, queue: Iterator[GroupRecord]) -> list[GroupRe
     items = 0
     for group in queue:
         if len(groups) == request.groups or (request.items is not None and items >= request.items):
+            break
+        if len(groups) == MOST_GROUPS:
+            if request.items is not None:
+                raise InvalidError(f"items: the {MOST_GROUPS} groups that one lease may have hold {items}, not {request.items}; ask for fewer")
             break
         groups.append(group)
         items += group.usable

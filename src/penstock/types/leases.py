@@ -47,12 +47,13 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """Which groups an outside consumer wants. Without `groups` and `items`: all that are ready."""
+    """Which groups an outside consumer wants. Without `groups` and `items`: all that are ready. One lease has 4,096 groups at most; take the next for more."""
 
     groups: int | None = None
     """At most so many groups."""
     items: int | None = None
-    """The fewest whole groups that hold so many usable members; none at all while there are not so many."""
+    """The fewest whole groups that hold so many usable members; none at all while there are not so many. Refused if more groups would be needed than
+    one lease may have."""
     at_least: int = 1
     """Groups that must be ready, or else there is nothing yet."""
     environments: tuple[str, ...] | None = None

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.types import Message
 
 from penstock.buffer.compat.choosing import GROUPS_AT_ONCE as CHOSEN_AT_ONCE
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.reader import DROPPED_AT_ONCE
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.compat.state import CompatState
+from penstock.buffer.routes import producing
 from penstock.buffer.routes.reading import GROUPS_AT_ONCE, stored_groups
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
 from penstock.ledger.arrivals import TIMED_OUT_AT_ONCE
-from penstock.types import LeaseRecord, LeaseRequest, RolloutRecord
+from penstock.types import Laws, LeaseRecord, LeaseRequest, RolloutRecord
 
 
 @asynccontextmanager
@@ -135,3 +138,21 @@ async def test_others_get_their_turn_while_a_read_drops_very_many_groups(tmp_pat
         assert batch.items is None and batch.meta_info["dropped"] == {"equal_rewards": num_groups}
         assert sorted(set(decisions), reverse=True) == [num_groups - DROPPED_AT_ONCE * place for place in range(5)]
         assert turns[0] >= 5
+
+
+async def test_others_get_their_turn_while_very_many_groups_are_opened(tmp_path: Path) -> None:
+    groups = [{"id": f"s/0/{number}", "environment": "env", "problem_id": "p", "size": 8} for number in range(400)]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": json.dumps({"groups": groups}).encode(), "more_body": False}
+
+    async with serving(SqliteStore(tmp_path / "store.sqlite")) as (service, _):
+        await service.told(lambda buffer: buffer.open_run("run", Laws(), "weights"))
+        route = next(operation for operation in producing.OPERATIONS if operation.path.endswith("/groups"))
+        request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {"run": "run"}}, receive)
+        opening, seen = asyncio.ensure_future(route.call(service, request)), set()
+        while not opening.done():
+            seen.add(len(service.buffer.ledger("run").groups))
+            await asyncio.sleep(0)
+        assert json.loads((await opening).body) == {"opened": 400, "created": 400, "waiting": None}
+        assert len(seen) > 5

@@ -6,6 +6,7 @@ import pytest
 
 from penstock import ledger as law
 from penstock.errors import FencedError, ForbiddenError, InvalidError, UnknownError
+from penstock.ledger import leases
 from penstock.testing.ledger import Notebook
 from penstock.types import GroupState, Laws, LeaseRecord, LeaseState, Plan
 
@@ -42,6 +43,21 @@ def test_a_lease_by_items_takes_the_fewest_whole_groups_that_reach_them() -> Non
     waiting = book.take("l2", items=3)
     assert waiting == law.Wait("2 items are ready, 3 are needed")
     assert book.state("env/0/2") == "ready"
+
+
+def test_a_lease_has_so_many_groups_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_GROUPS", 2)
+    book = a_book(num_groups=7)
+    assert ids(book.take("l1")) == ["env/0/0", "env/0/1"]
+    assert ids(book.take("l2", groups=3)) == ["env/0/2", "env/0/3"]
+    assert ids(book.take("l3", items=4)) == ["env/0/4", "env/0/5"]
+    book.fill("env/0/7")
+    book.fill("env/0/8")
+    with pytest.raises(InvalidError, match="items: the 2 groups that one lease may have hold 4, not 5"):
+        book.take("l4", items=5)
+    with pytest.raises(InvalidError, match="at_least: 3 groups cannot be among 2"):
+        book.take("l4", at_least=3)
+    assert book.state("env/0/6") == "ready"
 
 
 def test_a_lease_without_a_number_takes_all_that_is_ready() -> None:

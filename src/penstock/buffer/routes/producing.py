@@ -43,7 +43,7 @@ MOST_SLOTS = 4096
 MOST_MEMBERS = 65_536
 """Members that a group may have: each is a record."""
 _AT_ONCE = 512
-"""Rollouts that are decided without a pause: about 10 ms."""
+"""Rollouts that are decided, or members that are issued, without a pause: about 10 ms."""
 
 
 async def _open_groups(service: BufferService, request: Request) -> Response:
@@ -62,8 +62,12 @@ async def _open_groups(service: BufferService, request: Request) -> Response:
 async def _opened(service: BufferService, run: str, groups: Sequence[api.OpenGroup]) -> api.GroupsOpened:
     """Open as many as there is credit for now."""
     decided: list[Pending[law.Opened]] = []
-    waiting = None
+    waiting, num_members = None, 0
     for group in groups:
+        if num_members >= _AT_ONCE:
+            num_members = 0
+            await asyncio.sleep(0)
+        num_members += group.size
         options = {field.name: getattr(group, field.name) for field in dataclasses.fields(group) if field.name != "id"}
         try:
             decided.append(service.decided(partial(Buffer.open_group, run=run, group_id=group.id, **options)))
