@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -40,7 +41,7 @@ def ask(url: str, body: Any = None, *, patience_seconds: float = 60.0) -> Any:
     if token := os.environ.get("PENSTOCK_TOKEN"):
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body).encode()
-    deadline = time.monotonic() + patience_seconds
+    deadline, is_told = time.monotonic() + patience_seconds, False
     while True:
         try:
             with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=POLL_SECONDS + 20) as answer:
@@ -54,6 +55,9 @@ def ask(url: str, body: Any = None, *, patience_seconds: float = 60.0) -> Any:
             # Nobody there, a connection that broke off, or half an answer.
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no answer from {url}: {error}") from None
+            if not is_told:
+                print(f"no answer from {url} ({error}); it is asked again for {patience_seconds:g} s", file=sys.stderr)
+                is_told = True
         time.sleep(PAUSE_SECONDS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -40,7 +41,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise ProcessError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+        way_out = "; end what listens there, or choose another port (0 takes a free one)" if getattr(error, "errno", None) == errno.EADDRINUSE else ""
+        raise ProcessError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}{way_out}") from None
     listener.listen(2048)
     return listener
 

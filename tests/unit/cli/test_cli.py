@@ -136,7 +136,7 @@ def test_a_server_whose_port_is_taken_says_so_before_it_loads_anything(run_yaml:
         for words in (("buffer", "--dir", str(run_yaml.parent / "store")), ("serve", "--model", str(run_yaml.parent / "model"))):
             code, line = refused(*words, "--port", port)
             assert code == 1
-            assert f"cannot listen on 127.0.0.1:{port}" in line
+            assert f"cannot listen on 127.0.0.1:{port}" in line and "choose another port" in line
 
 
 def test_a_server_for_others_needs_a_token_and_every_one_a_model_it_knows(run_yaml: Path) -> None:

@@ -84,18 +84,21 @@ class CompatConfig:
     def with_payload(self, payload: dict[str, Any]) -> CompatConfig:
         """These settings as `/start_rollout` changes them. Numbers may be text. Raises `InvalidError` for one that cannot be."""
         given = {name: payload[name] for name in FROM_PAYLOAD if payload.get(name) is not None}
-        if payload.get("num_repeat_per_sample") is not None:
-            given.setdefault("group_size", payload["num_repeat_per_sample"])
+        told: dict[str, str] = {}
+        """What a setting is called in the payload, if it has another name there."""
+        if "group_size" not in given and payload.get("num_repeat_per_sample") is not None:
+            told["group_size"], given["group_size"] = "num_repeat_per_sample", payload["num_repeat_per_sample"]
         changes: dict[str, Any] = {"task_type": payload.get("task_type", self.task_type)}
         for name, value in given.items():
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
-                raise InvalidError(f"{name}: must be a number, got {str(value)[:80]!r}") from None
+                raise InvalidError(f"{told.get(name, name)}: must be a number, got {str(value)[:80]!r}") from None
             if name in _WHOLE and not number.is_integer():
-                raise InvalidError(f"{name}: must be a whole number, got {value}")
+                raise InvalidError(f"{told.get(name, name)}: must be a whole number, got {value}")
             changes[name] = int(number) if name in _WHOLE else number
         try:
             return replace(self, **changes)
         except ConfigError as error:
-            raise InvalidError(str(error)) from None
+            name, _, sentence = str(error).partition(" ")
+            raise InvalidError(f"{told.get(name, name)} {sentence}") from None

@@ -130,10 +130,13 @@ def test_settings_may_come_as_text() -> None:
         {"max_buffer_size": 0},
         {"min_valid_item_size_ratio": 2},
         {"group_timeout_seconds": "nan"},
+        {"num_repeat_per_sample": 0},
+        {"num_repeat_per_sample": "many"},
+        {"num_repeat_per_sample": 1.5},
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidError):
+def test_settings_that_cannot_be_are_refused_by_the_name_that_they_came_under(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match=f"^{next(iter(wrong))}:? must be "):
         CompatConfig().with_payload(wrong)
     with pytest.raises(ConfigError):
         CompatConfig(max_buffer_size=0)

@@ -50,7 +50,7 @@ def test_what_is_left_out_or_null_has_its_default(tmp_path: Path) -> None:
         ({"task_type": None}, "task_type"),
         ({"task_type": ["math"]}, "task_type"),
         ({"remote_engine_url": "file:///etc/passwd"}, "remote_engine_url"),
-        ({"remote_engine_url": None}, "remote_engine_url"),
+        ({"remote_engine_url": None}, "remote_engine_url .*, got nothing"),
         ({"remote_buffer_url": "http://a\nb"}, "remote_buffer_url"),
         ({"num_repeat_per_sample": 0}, "num_repeat_per_sample"),
         ({"num_repeat_per_sample": None}, "num_repeat_per_sample"),

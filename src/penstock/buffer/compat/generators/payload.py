@@ -124,5 +124,5 @@ def _number(key: str, value: Any, low: float, high: float) -> float:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = "nothing" if value is None else repr(value)
     return text if len(text) <= 80 else text[:80] + "..."
