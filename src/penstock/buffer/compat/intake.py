@@ -32,7 +32,7 @@ _begins_a_list = re.compile(rb"[ \t\r\n]*\[").match
 
 def read_items(body: bytes, task_type: str) -> list[Item]:
     """The items of a request: one object, or a list of them. Raises `InputError` that names the item and the field; then none is taken."""
-    if _begins_a_list(body) is None:
+    if body[:1] == b"{" or _begins_a_list(body) is None:
         value = parse_json(body)
         if type(value) is not dict:
             raise InvalidError(_NO_ITEMS)

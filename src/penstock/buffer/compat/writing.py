@@ -30,11 +30,6 @@ class Request(NamedTuple):
     life: int | None = None
     """Of the ledger, if what was stored before has been left out: that must still be so when the rest is decided."""
 
-    @property
-    def is_single(self) -> bool:
-        """Whether it may be decided together with others."""
-        return len(self.items) == 1 and self.life is None
-
 
 _Waiting = tuple[asyncio.Future[Any], Request]
 
@@ -101,7 +96,7 @@ class WriteDesk:
             for place, request in waiting:
                 if self._is_full(ledger, len(singles) + len(request.items), num_bytes + request.num_bytes):
                     self._hold(place, request)
-                elif request.is_single:
+                elif len(request.items) == 1 and request.life is None:
                     singles.append((place, request))
                     num_bytes += request.num_bytes
                 else:
@@ -116,8 +111,9 @@ class WriteDesk:
         """Decide about requests for which there is room: any number of one item each, or one of several items."""
         if not waiting:
             return
-        decided = self._arrived(waiting) if waiting[0][1].is_single else [self._list_arrived(ledger, *waiting[0])]
-        self._state.service.follow(*decided)
+        first = waiting[0][1]
+        is_list = len(first.items) != 1 or first.life is not None
+        self._state.service.follow(*([self._list_arrived(ledger, *waiting[0])] if is_list else self._arrived(waiting)))
 
     def _arrived(self, waiting: Sequence[_Waiting]) -> list[Place]:
         """Decide about requests of one item."""
