@@ -246,12 +246,15 @@ class RecordsContract:
         store = rig.open()
         files = [ArchiveFile(run="demo", name=f"archive/{number}", number=number, digest="d", size_bytes=9, rows=2, groups=1) for number in (1, 0)]
         with rig.hold(store):
+            assert store.next_archive_number("demo") == 0
             store.submit((RUN, *files))
             assert store.archive_files("demo") == tuple(reversed(files))
+            assert store.next_archive_number("demo") == 2
         store.submit((replace(files[1], retired_at=4.5),))
         store.close()
         store = rig.open()
         assert store.archive_files("demo") == (replace(files[1], retired_at=4.5), files[0])
+        assert (store.next_archive_number("demo"), store.next_archive_number("other")) == (2, 0)
         store.close()
 
     def test_the_newest_rollouts_are_found_from_the_end(self, rig: Rig) -> None:

@@ -238,6 +238,9 @@ class MemoryStore:
     def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
         return tuple(sorted(self._all(("archive", run), ArchiveFile), key=lambda file: file.number))
 
+    def next_archive_number(self, run: str) -> int:
+        return 1 + max((file.number for file in self.archive_files(run)), default=-1)
+
     def corrupt(self, run: str | None = None) -> tuple[str, ...]:
         # A damaged frame of the log may have held records of any run.
         return tuple(self._reports)

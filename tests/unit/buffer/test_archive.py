@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,6 +185,37 @@ def test_a_damaged_group_stays_and_keeps_nobody_else_back(tmp_path: Path) -> Non
             service.buffer.store.payload(RUN, "env/0/1:1:0")
 
     served(tmp_path, act)
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_file_whose_record_is_damaged_costs_no_other_its_own(tmp_path: Path, damaged: int) -> None:
+    async def archive_one(service: BufferService, archiver: Archiver) -> None:
+        index = len(list(service.buffer.store.scan_groups(RUN)))
+        open_group(service.buffer, index)
+        for member in range(2):
+            write(service.buffer, rollout(index, member))
+        done(service.buffer, service.buffer.take_lease(RUN, f"l{index}", "me", LeaseRequest()))
+        done(service.buffer, service.buffer.settle_lease(RUN, f"l{index}", "me"))
+        assert await archive_all(service, archiver) == 1
+
+    async def two(service: BufferService, archiver: Archiver) -> None:
+        open_run(service.buffer)
+        await archive_one(service, archiver)
+        await archive_one(service, archiver)
+
+    served(tmp_path, two)
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as tampered, tampered:
+        assert tampered.execute("UPDATE facts SET body = zeroblob(3) WHERE kind = 'archive' AND key = ?", (damaged,)).rowcount == 1
+    served(tmp_path, archive_one)
+    store = SqliteStore(tmp_path / "store.sqlite", read_only=True)
+    assert [(file.number, file.name) for file in store.archive_files(RUN)] == [(n, f"archive/demo.0000000{n}.parquet") for n in range(3) if n != damaged]
+    assert len(payloads(store)) == 6
+    store.close()
+    broken = [sentence for finding in check_store(tmp_path / "store.sqlite")[RUN] for sentence in finding.broken]
+    assert [sentence.partition(";")[0].partition(":")[0] for sentence in broken] == [
+        "archive files are missing on record",
+        f"archive 'archive {damaged}' of run 'demo' fails its checksum",
+    ]
 
 
 def test_an_exchanged_row_a_lost_file_and_a_flipped_byte_are_found(archived: tuple[Path, dict[str, Payload]]) -> None:

@@ -65,7 +65,7 @@ class Archiver:
         self._tell_damage(run, found)
         if not found.groups:
             return False
-        number = len(buffer.store.archive_files(run))
+        number = buffer.store.next_archive_number(run)
         written = await asyncio.to_thread(self._write, run, number, found) if found.rows else None
         reach("buffer.archive_written")
         updates = {group_id: update for update, ids in self._skipped_plans(run).items() for group_id in ids}

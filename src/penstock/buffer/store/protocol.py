@@ -146,6 +146,9 @@ class Store(Protocol):
     def archive_files(self, run: str) -> tuple[ArchiveFile, ...]:
         """Files that bytes have moved to, by number, retired ones included."""
 
+    def next_archive_number(self, run: str) -> int:
+        """One more than that of any file, also of those whose records are damaged."""
+
     def corrupt(self, run: str | None = None) -> tuple[str, ...]:
         """One sentence for each record, of one run or of any, that was found to fail its checksum, and where it was set aside."""
 

@@ -300,6 +300,12 @@ class SqliteStore:
             stored = self._reads(connection).many(ARCHIVES, "WHERE run = ? AND kind = ?", (run, ARCHIVES.kind))
         return tuple(sorted(({file.number: file for file in stored} | pending).values(), key=lambda file: file.number))
 
+    def next_archive_number(self, run: str) -> int:
+        pending = self._pending(("archive", run))
+        with self._readers.connection() as connection:
+            (last,) = connection.execute("SELECT coalesce(max(key), -1) FROM facts WHERE run = ? AND kind = ?", (run, ARCHIVES.kind)).fetchone()
+        return 1 + max(int(last), *map(int, pending), -1)
+
     def corrupt(self, run: str | None = None) -> tuple[str, ...]:
         return tuple(sentence for found, sentence in self._damage.by_run() if run in (None, found))
 
