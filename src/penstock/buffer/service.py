@@ -142,6 +142,8 @@ class BufferService:
         self._waiting = 0
         self._changed: asyncio.Event | None = None
         """Somebody looks at it; None while nobody does."""
+        self.when_loaded: list[Callable[[], None]] = []
+        """Called when the ledgers were loaded anew after a failure, on another thread, before anything else is decided."""
         self._broken: StoreError | None = None
         self._mending: asyncio.Task[None] | None = None
 
@@ -218,6 +220,11 @@ class BufferService:
         self._break(error)
         return error
 
+    @property
+    def is_whole(self) -> bool:
+        """False from the failure of the store until it was opened again."""
+        return self._broken is None
+
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise self._broken
@@ -274,7 +281,7 @@ class BufferService:
             await asyncio.sleep(MEND_SECONDS[min(attempt, len(MEND_SECONDS) - 1)])
             attempt += 1
             try:
-                await asyncio.to_thread(self.buffer.reopen)
+                await asyncio.to_thread(self._load_again)
             except StoreError as error:
                 self._broken = error
             else:
@@ -283,6 +290,11 @@ class BufferService:
                 self._heard_at = self.now()
                 self._wake()
                 log.warning("the store is back after %d attempts", attempt)
+
+    def _load_again(self) -> None:
+        self.buffer.reopen()
+        for call in self.when_loaded:
+            call()
 
     def catch_up(self) -> None:
         """To be called before deadlines are acted on, every `expire_seconds` or more often.

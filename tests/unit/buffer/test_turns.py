@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from penstock.buffer.routes import producing
 from penstock.buffer.routes.reading import GROUPS_AT_ONCE, stored_groups
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
+from penstock.errors import StoreError
 from penstock.ledger.arrivals import TIMED_OUT_AT_ONCE
-from penstock.types import Laws, LeaseRecord, LeaseRequest, RolloutRecord
+from penstock.types import Laws, LeaseRecord, LeaseRequest, Record, RolloutRecord
 
 
 @asynccontextmanager
@@ -156,3 +158,38 @@ async def test_others_get_their_turn_while_very_many_groups_are_opened(tmp_path:
             await asyncio.sleep(0)
         assert json.loads((await opening).body) == {"opened": 400, "created": 400, "waiting": None}
         assert len(seen) > 5
+
+
+async def test_what_happened_since_the_last_read_is_counted_beside_the_event_loop_when_the_store_is_back(tmp_path: Path) -> None:
+    threads: list[int] = []
+
+    class Failing(SqliteStore):
+        fails = False
+
+        def join(self, records: Sequence[Record]) -> Future[None]:
+            if self.fails:
+                raise StoreError("the disk is gone")
+            return super().join(records)
+
+        def reopen(self) -> None:
+            self.fails = False
+            super().reopen()
+
+        def rollouts_since(self, run: str, stored_at: float) -> Iterator[RolloutRecord]:
+            threads.append(threading.get_ident())
+            return super().rollouts_since(run, stored_at)
+
+    store = Failing(tmp_path / "store.sqlite")
+    async with serving(store, group_size=2) as (service, compat):
+        await compat.write(items(3, 2))
+        await compat.settled()
+        back, store.fails = service.next_change(), True
+        with pytest.raises(StoreError):
+            await compat.write(items(1, 1, "lost"))
+        # Whoever asks meanwhile has nothing counted for it.
+        with pytest.raises(StoreError):
+            await compat.write(items(1, 1, "lost"))
+        await back.wait()
+        batch = await compat.reader.read(None)
+        assert batch.meta_info["total_samples"] == 6 and batch.meta_info["finished_groups"] == ["i0", "i1", "i2"]
+        assert len(threads) == 1 and threads[0] != threading.get_ident()

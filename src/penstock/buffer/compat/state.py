@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from penstock.buffer.compat.config import FROM_PAYLOAD, CompatConfig
 from penstock.buffer.compat.progress import Progress
 from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
+from penstock.errors import PenstockError
 from penstock.ledger import Ledger
 from penstock.types import GroupRecord, GroupState, JournalEntry, Laws
 from penstock.wire import canonical_json, parse_json
@@ -38,6 +40,9 @@ class CompatState:
         self.bodies = BodyCache(config.cache_bytes)
         self._settings: dict[str, CompatConfig] = {}
         self._life = 0
+        self._counted: tuple[int, Progress] | None = None
+        """What has happened since the last read, as it was when the ledger was loaded for that life."""
+        service.when_loaded.append(self._count)
 
     @property
     def is_open(self) -> bool:
@@ -56,15 +61,23 @@ class CompatState:
     def look(self) -> None:
         """Make anew what is kept here if the ledger was loaded anew. Call it before anything else."""
         buffer = self.service.buffer
-        if self._life == buffer.lives:
+        if self._life == buffer.lives or not self.service.is_whole:
             return
         self.progress = Progress()
         self.bodies.clear()
         if self.is_open:
-            self.progress = Progress.restored(buffer.store, self.ledger, READER)
+            counted, self._counted = self._counted, None
+            self.progress = counted[1] if counted and counted[0] == buffer.lives else Progress.restored(buffer.store, self.ledger, READER)
             for entry in buffer.store.journal(self.config.run, SETTINGS_JOURNAL):
                 self._take(self.config.with_payload(_object(entry.body)))
         self._life = buffer.lives
+
+    def _count(self) -> None:
+        """Beside the event loop, and before anything else happens there: there may be a million items."""
+        # What cannot be read now is told to whoever asks first.
+        with contextlib.suppress(PenstockError):
+            if self.is_open:
+                self._counted = self.service.buffer.lives, Progress.restored(self.service.buffer.store, self.ledger, READER)
 
     def open(self) -> Ledger:
         """The ledger of the run, which is opened if this is its first item."""
