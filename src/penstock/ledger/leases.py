@@ -81,11 +81,16 @@ def release_lease(ledger: Ledger, past: Past, lease: str, consumer: str, now: fl
 
 
 def expire_leases(ledger: Ledger, now: float) -> Decision[tuple[LeaseRecord, ...]]:
-    """End the leases that were not renewed in time; their groups are ready again. Call it as the store's clock goes on."""
+    """End the leases that were not renewed in time; their groups are ready again. Call it as the store's clock goes on.
+
+    If they have very many groups between them, some are left to the next call: others must get a turn.
+    """
     expired: list[LeaseRecord] = []
     records: list[Record] = []
     for lease in ledger.leases.values():
         if lease.expires_at <= now:
+            if expired and len(records) + len(lease.groups) > MOST_GROUPS:
+                break
             ended, given_back = _given_back(ledger, lease, LeaseState.EXPIRED, now)
             expired.append(ended)
             records.extend(given_back)

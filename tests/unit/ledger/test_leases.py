@@ -60,6 +60,17 @@ def test_a_lease_has_so_many_groups_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert book.state("env/0/6") == "ready"
 
 
+def test_leases_with_very_many_groups_expire_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_GROUPS", 3)
+    book = a_book(num_groups=5)
+    for name, num_groups in (("l1", 1), ("l2", 1), ("l3", 3)):
+        book.take(name, groups=num_groups, seconds=10.0)
+    book.now += 20.0
+    for expected in (["l1", "l2"], ["l3"], []):
+        assert [lease.lease for lease in book.do(law.expire_leases(book.ledger, book.now))] == expected
+    assert [book.state(f"env/0/{index}") for index in range(5)] == ["ready"] * 5
+
+
 def test_a_lease_without_a_number_takes_all_that_is_ready() -> None:
     book = a_book()
     assert len(ids(book.take("l1"))) == 3
