@@ -45,6 +45,32 @@ service.read_items = read_items
 """
 """Takes an item that it has for another one."""
 
+MIXED_INSTANCES = """
+from penstock.buffer.compat import service
+from penstock.types.frozen import changed
+
+def next_one(instance):
+    name, _, number = instance.rpartition("-")
+    return f"{name}-{int(number) + 1}"
+
+def read_items(body, task_type, read=service.read_items):
+    return [changed(item, problem_id=next_one(item.problem_id)) if item.uid.endswith(":1") else item for item in read(body, task_type)]
+
+service.read_items = read_items
+"""
+"""Puts the second item of an instance, `<name>-<number>`, into the group of the next."""
+
+FORGOTTEN_READS = """
+from penstock.buffer import core
+from penstock.types import SpentGroups
+
+def given(self, records, given=core.Buffer._given):
+    return given(self, [record for record in records if not isinstance(record, SpentGroups)])
+
+core.Buffer._given = given
+"""
+"""Has not written down which groups a read took."""
+
 FORGOTTEN_LEASES = """
 from penstock.ledger import leases
 
