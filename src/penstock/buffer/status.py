@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from penstock import ledger as law
 from penstock.buffer import api
 from penstock.buffer.core import Buffer
+from penstock.buffer.service import BufferService
 from penstock.ledger import Ledger
+from penstock.ledger.balance import uncounted, unfilled
 from penstock.ledger.counts import Counts
 from penstock.ledger.credits import capacity
 from penstock.ledger.work import num_missing
 from penstock.metrics import named, render_prometheus
 from penstock.types import GroupRecord, GroupState, Purpose
 
+COUNTED_AT_ONCE = 4096
+"""Groups whose slots are counted before others get a turn: a few milliseconds."""
 
-def run_status(ledger: Ledger) -> api.RunStatus:
+
+async def imbalance_in_turns(service: BufferService, run: str) -> int:
+    """`ledger.imbalance` of a run that is being used: others get a turn while the slots of very many groups are counted."""
+    ledger = await service.looked(lambda buffer: buffer.ledger(run))
+    missing, group_ids = uncounted(ledger), list(ledger.groups)
+    for start in range(0, len(group_ids), COUNTED_AT_ONCE):
+        missing += unfilled(ledger, group_ids[start : start + COUNTED_AT_ONCE])
+        await asyncio.sleep(0)
+    return missing
+
+
+def run_status(ledger: Ledger, imbalance: int) -> api.RunStatus:
     """The status of a run."""
     environments = {found.environment: _environment(ledger, found) for found in law.balance(ledger) if found.purpose is Purpose.TRAIN}
     return api.RunStatus(
@@ -28,11 +44,11 @@ def run_status(ledger: Ledger) -> api.RunStatus:
         checkpoints=tuple(ledger.checkpoints[update] for update in sorted(ledger.checkpoints)),
         cursors=ledger.cursors,
         environments=environments,
-        imbalance=law.imbalance(ledger),
+        imbalance=imbalance,
     )
 
 
-def ledger_reply(ledger: Ledger) -> api.LedgerReply:
+def ledger_reply(ledger: Ledger, imbalance: int) -> api.LedgerReply:
     """The account of everything that was ever issued."""
     balances = tuple(
         api.EnvironmentLedger(
@@ -45,7 +61,7 @@ def ledger_reply(ledger: Ledger) -> api.LedgerReply:
         )
         for found in law.balance(ledger)
     )
-    return api.LedgerReply(run=ledger.run.run, balances=balances, imbalance=law.imbalance(ledger))
+    return api.LedgerReply(run=ledger.run.run, balances=balances, imbalance=imbalance)
 
 
 def statistics(ledger: Ledger, now: float) -> api.Statistics:
@@ -82,13 +98,13 @@ def _fared(ledger: Ledger, environment: str, purpose: Purpose, live: Sequence[Gr
     )
 
 
-def metrics_text(buffer: Buffer) -> str:
-    """Gauges for Prometheus, all runs."""
-    return "".join(render_prometheus(_gauges(buffer.ledger(run)), labels={"run": run}) for run in buffer.runs())
+def metrics_text(buffer: Buffer, imbalances: Mapping[str, int]) -> str:
+    """Gauges for Prometheus of runs, each with its imbalance."""
+    return "".join(render_prometheus(_gauges(buffer.ledger(run), imbalance), labels={"run": run}) for run, imbalance in imbalances.items())
 
 
-def _gauges(ledger: Ledger) -> dict[str, float]:
-    values: dict[str, float] = {"ledger/imbalance": law.imbalance(ledger), "ledger/newest_version": ledger.newest_version}
+def _gauges(ledger: Ledger, imbalance: int) -> dict[str, float]:
+    values: dict[str, float] = {"ledger/imbalance": imbalance, "ledger/newest_version": ledger.newest_version}
     for found in law.balance(ledger):
         if found.purpose is Purpose.TRAIN:
             env = found.environment

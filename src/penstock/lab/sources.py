@@ -21,6 +21,7 @@ from penstock.buffer.store import SqliteStore
 from penstock.buffer.story import Story
 from penstock.buffer.telling import tell
 from penstock.errors import UnauthorizedError, UnknownError
+from penstock.ledger import imbalance
 from penstock.process.credentials import TOKEN_VARIABLE, own_token
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class DirectorySource:
     def ledger(self, run: str) -> api.LedgerReply:
         """See `Source`."""
         with self._opened() as buffer:
-            return ledger_reply(buffer.ledger(run))
+            return ledger_reply(buffer.ledger(run), imbalance(buffer.ledger(run)))
 
     def story(self, run: str, asked: str) -> Story:
         """See `Source`."""

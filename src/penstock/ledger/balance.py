@@ -62,6 +62,11 @@ def imbalance(ledger: Ledger) -> int:
 
     Groups are numbered as they are opened, so their number is known without counting states; the live ones are looked at one by one.
     """
+    return uncounted(ledger) + unfilled(ledger, ledger.groups)
+
+
+def uncounted(ledger: Ledger) -> int:
+    """The part of `imbalance` that is about the running counts: it needs all groups at one moment."""
     opened = sum(counts.opened for counts in ledger.counts.values())
     missing = abs(ledger.last_order + 1 - opened)
     live: Counter[tuple[str, Purpose, GroupState]] = Counter()
@@ -69,15 +74,22 @@ def imbalance(ledger: Ledger) -> int:
     for group in ledger.groups.values():
         live[group.environment, group.purpose, group.state] += 1
         held[group.environment, group.purpose] += group.credit
-        slots = ledger.members.get(group.id)
-        if slots is not None:
-            # Counted by the list, not one by one: there may be a million of them, and others wait meanwhile.
-            states = [slot.state for slot in slots]
-            missing += abs(group.pending - states.count(_PENDING)) + abs(group.usable - states.count(_ACCEPTED)) + abs(group.size - len(states))
     for (environment, purpose), counts in ledger.counts.items():
         for state in (GroupState.OPEN, GroupState.COMPLETE, GroupState.BOUND):
             missing += abs(counts.groups[state, None] - live[environment, purpose, state])
         missing += counts.held_tokens != held[environment, purpose]
+    return missing
+
+
+def unfilled(ledger: Ledger, group_ids: Iterable[str]) -> int:
+    """The part of `imbalance` that is about slots, for some groups: each is right or wrong by itself. Those that have ended have none."""
+    missing = 0
+    for group_id in group_ids:
+        group, slots = ledger.groups.get(group_id), ledger.members.get(group_id)
+        if group is not None and slots is not None:
+            # Counted by the list, not one by one: there may be a million of them.
+            states = [slot.state for slot in slots]
+            missing += abs(group.pending - states.count(_PENDING)) + abs(group.usable - states.count(_ACCEPTED)) + abs(group.size - len(states))
     return missing
 
 

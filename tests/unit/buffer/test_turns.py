@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,21 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from penstock.buffer import status
 from penstock.buffer.compat.choosing import GROUPS_AT_ONCE as CHOSEN_AT_ONCE
 from penstock.buffer.compat.config import CompatConfig
 from penstock.buffer.compat.reader import DROPPED_AT_ONCE
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.compat.state import CompatState
+from penstock.buffer.core import Buffer
 from penstock.buffer.routes import producing
 from penstock.buffer.routes.reading import GROUPS_AT_ONCE, stored_groups
 from penstock.buffer.service import BufferService
 from penstock.buffer.store import SqliteStore
 from penstock.errors import StoreError
+from penstock.ledger import imbalance
 from penstock.ledger.arrivals import TIMED_OUT_AT_ONCE
-from penstock.types import Laws, LeaseRecord, LeaseRequest, Record, RolloutRecord
+from penstock.types import GroupState, Laws, LeaseRecord, LeaseRequest, Purpose, Record, RolloutRecord
 
 
 @asynccontextmanager
@@ -193,3 +197,19 @@ async def test_what_happened_since_the_last_read_is_counted_beside_the_event_loo
         batch = await compat.reader.read(None)
         assert batch.meta_info["total_samples"] == 6 and batch.meta_info["finished_groups"] == ["i0", "i1", "i2"]
         assert len(threads) == 1 and threads[0] != threading.get_ident()
+
+
+async def test_others_get_their_turn_while_a_ledger_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "COUNTED_AT_ONCE", 2)
+    async with serving(SqliteStore(tmp_path / "store.sqlite")) as (service, _):
+        await service.told(lambda buffer: buffer.open_run("run", Laws(), "weights"))
+        for number in range(7):
+            opening = partial(Buffer.open_group, run="run", group_id=f"s/0/{number}", environment="env", problem_id="p", purpose=Purpose.TRAIN)
+            await service.told(partial(opening, size=3, seed=0, first_estimate=1))
+        ledger = service.buffer.ledger("run")
+        async with others() as turns:
+            assert await status.imbalance_in_turns(service, "run") == 0
+            assert turns[0] >= 4
+        del ledger.members["s/0/6"][2]
+        ledger.counts_of("env", Purpose.TRAIN).groups[GroupState.OPEN, None] += 5
+        assert await status.imbalance_in_turns(service, "run") == imbalance(ledger) == 2 + 5 + 5

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from penstock.buffer import api
 from penstock.buffer.core import Buffer
 from penstock.buffer.service import BufferService
-from penstock.buffer.status import metrics_text
+from penstock.buffer.status import imbalance_in_turns, metrics_text
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import Body, Operation
 
@@ -23,7 +23,8 @@ async def _ready(service: BufferService, request: Request) -> Response:
 
 
 async def _metrics(service: BufferService, request: Request) -> Response:
-    return Response(await service.looked(metrics_text), media_type="text/plain; version=0.0.4")
+    imbalances = {run: await imbalance_in_turns(service, run) for run in service.buffer.runs()}
+    return Response(await service.looked(lambda buffer: metrics_text(buffer, imbalances)), media_type="text/plain; version=0.0.4")
 
 
 async def _runs(service: BufferService, request: Request) -> Response:

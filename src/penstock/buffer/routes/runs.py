@@ -8,7 +8,7 @@ from starlette.responses import Response
 from penstock.buffer import api
 from penstock.buffer.routes.reading import RUN, body_of, run_of
 from penstock.buffer.service import BufferService
-from penstock.buffer.status import ledger_reply, run_status
+from penstock.buffer.status import imbalance_in_turns, ledger_reply, run_status
 from penstock.buffer.status import statistics as statistics_of
 from penstock.httpd import Scope, reply
 from penstock.httpd.operations import Body, Operation
@@ -23,12 +23,14 @@ async def _open_run(service: BufferService, request: Request) -> Response:
 
 async def _status(service: BufferService, request: Request) -> Response:
     run = run_of(request)
-    return reply(await service.looked(lambda buffer: run_status(buffer.ledger(run))))
+    imbalance = await imbalance_in_turns(service, run)
+    return reply(await service.looked(lambda buffer: run_status(buffer.ledger(run), imbalance)))
 
 
 async def _ledger(service: BufferService, request: Request) -> Response:
     run = run_of(request)
-    return reply(await service.looked(lambda buffer: ledger_reply(buffer.ledger(run))))
+    imbalance = await imbalance_in_turns(service, run)
+    return reply(await service.looked(lambda buffer: ledger_reply(buffer.ledger(run), imbalance)))
 
 
 async def _statistics(service: BufferService, request: Request) -> Response:
