@@ -229,8 +229,9 @@ class Ledger:
             counts = self.counts_of(environment, Purpose.TRAIN)
             counts.groups[GroupState.READY, None] -= len(groups)
             counts.groups[GroupState.SPENT, None] += len(groups)
-            counts.held_tokens -= sum([group.credit for group in groups])
-            counts.held_groups -= sum([group.credit > 0 for group in groups])
+            credits = [group.credit for group in groups if group.credit]
+            counts.held_tokens -= sum(credits)
+            counts.held_groups -= len(credits)
             self.pools.take_all(environment, groups)
             self.trays.take_ready(groups)
             self.ready[environment].remove_all([group.id for group in groups])
