@@ -11,10 +11,10 @@ from penstock.buffer.core import Buffer
 from penstock.buffer.sentences import events
 from penstock.buffer.store.protocol import History
 from penstock.buffer.story import MEMBER_MARK, LostTry, MemberStory, Story, Try, UpdateStory
-from penstock.errors import InexactError, InvalidError, UnknownError
+from penstock.errors import CorruptError, InexactError, InvalidError, UnknownError
 from penstock.ledger import Ledger
 from penstock.ledger.leases import find_lease
-from penstock.types import GroupRecord, GroupState, MemberState, Plan, Purpose, RolloutRecord
+from penstock.types import GroupRecord, GroupState, LeaseRecord, MemberState, Plan, Purpose, RolloutRecord
 from penstock.wire import check_id
 
 LONGEST_NAME = 4096 + 8
@@ -85,7 +85,7 @@ def tell(buffer: Buffer, run: str, asked: str, history: History | None = None) -
         group=group,
         members=members,
         updates=_updates(buffer, ledger, group, past),
-        lease=find_lease(ledger, store, group.lease) if group.lease else None,
+        lease=_lease(buffer, ledger, group),
         former_leases=tuple(lease for lease in past.leases if lease.lease != group.lease),
         archive=archive_file_of(store, group),
     )
@@ -136,6 +136,13 @@ def _members(buffer: Buffer, ledger: Ledger, group: GroupRecord, past: History) 
                 tries.append(Try(rollout=rollout, annotations=own, missing=missing))
         stories.append(MemberStory(slot=slot, tries=tuple(tries), lost=tuple(each for each in lost if each.slot.member == slot.member)))
     return tuple(stories)
+
+
+def _lease(buffer: Buffer, ledger: Ledger, group: GroupRecord) -> LeaseRecord | None:
+    try:
+        return find_lease(ledger, buffer.store, group.lease) if group.lease else None
+    except CorruptError:
+        return None  # the rest of the story is none the less true
 
 
 def _lost(group: GroupRecord, past: History) -> list[LostTry]:

@@ -127,9 +127,14 @@ class Ledger:
         ledger.apply((snapshot.term,) if snapshot.term else ())
         ledger.apply((*snapshot.plans, *snapshot.outcomes, *snapshot.versions, *snapshot.checkpoints))
         ledger.apply((*snapshot.leases, *snapshot.readers))
+        ledger.torn.update(dict.fromkeys(group.id for group in snapshot.groups if ledger.is_orphan(group)))
         ledger.last_order, ledger.last_ready_order, ledger.last_fence = snapshot.last_order, snapshot.last_ready_order, snapshot.last_fence
         ledger.cursors = dict(snapshot.cursors)
         return ledger
+
+    def is_orphan(self, group: GroupRecord) -> bool:
+        """Whether a group is bound to a lease that is not there: only damage takes one away before its groups are free."""
+        return group.state is GroupState.BOUND and group.lease is not None and group.lease not in self.leases
 
     def _index_slots(self, snapshot: Snapshot) -> None:
         # That of an item was settled as it arrived: there is no slot to keep.

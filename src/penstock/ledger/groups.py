@@ -140,9 +140,10 @@ def drop(ledger: Ledger, group: GroupRecord, reason: str, now: float) -> tuple[R
 
 
 def drop_torn(ledger: Ledger, now: float) -> Decision[tuple[GroupRecord, ...]]:
-    """End the groups that lost a slot or a rollout to damage, and could only become something else than what was written."""
+    """End the groups that lost a slot, a rollout or their lease to damage: nobody can tell any more what they were to become, or whether they were used."""
     torn = [ledger.groups[group_id] for group_id in ledger.torn if group_id in ledger.groups]
-    records = tuple(record for group in torn if group.state in (GroupState.OPEN, GroupState.COMPLETE) for record in drop(ledger, group, "damaged", now))
+    growing = (GroupState.OPEN, GroupState.COMPLETE)
+    records = tuple(record for group in torn if group.state in growing or ledger.is_orphan(group) for record in drop(ledger, group, "damaged", now))
     return Decision(tuple(record for record in records if isinstance(record, GroupRecord)), records)
 
 

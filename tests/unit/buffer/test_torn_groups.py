@@ -1,4 +1,4 @@
-"""A group of which a record was damaged while it grew is never made ready with less than it was given: it is dropped, and told."""
+"""A group of which a record was damaged while it grew, or that lost its lease, is never given as something else than was written: it is dropped, and told."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from tests.unit.buffer.archiving import RUN, done, open_group, open_run, rollout, write
 
+from penstock.buffer.checks import check_store
 from penstock.buffer.core import Buffer
 from penstock.buffer.store import SqliteStore
+from penstock.buffer.telling import tell
+from penstock.errors import CorruptError
 from penstock.ledger import balance, imbalance, recount
-from penstock.types import GroupState
+from penstock.types import GroupState, LeaseRecord, LeaseRequest, ReaderRecord
 
 
 def torn(tmp_path: Path, statement: str, *, members: int = 1, annotations: tuple[str, ...] = ()) -> Buffer:
@@ -78,3 +81,48 @@ def test_a_whole_group_is_left_alone(tmp_path: Path) -> None:
     buffer = torn(tmp_path, "UPDATE rollouts SET checksum = 0 WHERE uid = 'env/0/0:0:0'")
     assert buffer.drop_torn() == []
     assert (imbalance(buffer.ledger(RUN)), buffer.ledger(RUN).groups["env/0/0"].state) == (0, GroupState.READY)
+
+
+def test_groups_of_a_lease_that_is_damaged_are_dropped_and_others_are_served(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    store = SqliteStore(path)
+    buffer = Buffer(store, iter(range(10**6)).__next__)
+    open_run(buffer)
+    for index in range(3):
+        open_group(buffer, index)
+        for member in range(2):
+            write(buffer, rollout(index, member))
+    for lease in ("torn", "whole"):
+        done(buffer, buffer.take_lease(RUN, lease, "me", LeaseRequest(groups=1)))
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as tampered, tampered:
+        assert tampered.execute("UPDATE facts SET body = zeroblob(3) WHERE kind = 'lease' AND key = 'torn'").rowcount == 1
+    buffer = Buffer(SqliteStore(path), iter(range(100, 10**6)).__next__)
+    (dropped,) = buffer.drop_torn()
+    assert [(group.id, group.state, group.reason) for group in dropped.reply] == [("env/0/0", GroupState.DROPPED, "damaged")]
+    done(buffer, dropped)
+    assert buffer.drop_torn() == []
+    with pytest.raises(CorruptError, match="lease 'lease torn'"):
+        buffer.settle_lease(RUN, "torn", "me")
+    done(buffer, buffer.settle_lease(RUN, "whole", "me"))
+    next_one = done(buffer, buffer.take_lease(RUN, "next", "me", LeaseRequest()))
+    assert isinstance(next_one, LeaseRecord)
+    assert ([planned.id for planned in next_one.groups], next_one.fence) == (["env/0/2"], 3)
+    assert imbalance(buffer.ledger(RUN)) == 0
+    told = tell(buffer, RUN, "env/0/0")
+    assert (told.lease, told.group.lease, told.events[-1].what) == (None, "torn", "dropped: damaged")
+    buffer.store.close()
+    broken = [sentence for finding in check_store(path)[RUN] for sentence in finding.broken]
+    assert [sentence.partition(";")[0] for sentence in broken] == ["lease 'lease torn' of run 'demo' fails its checksum"]
+
+
+def test_a_reader_whose_record_is_damaged_begins_anew(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    buffer = Buffer(store, iter(range(10**6)).__next__)
+    open_run(buffer)
+    store.submit([ReaderRecord(run=RUN, reader="me", read_id="read-1")]).result(30)
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as tampered, tampered:
+        assert tampered.execute("UPDATE facts SET checksum = 0 WHERE kind = 'reader'").rowcount == 1
+    buffer = Buffer(SqliteStore(tmp_path / "store.sqlite"), iter(range(100, 10**6)).__next__)
+    assert (buffer.ledger(RUN).readers, len(buffer.store.corrupt())) == ({}, 1)

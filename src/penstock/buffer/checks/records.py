@@ -118,7 +118,10 @@ def leased(held: Held) -> Looked:
         if group.lease is None or group.state not in (GroupState.BOUND, GroupState.SPENT):
             continue
         num_groups += 1
-        lease = store.lease(held.run, group.lease)
+        try:
+            lease = store.lease(held.run, group.lease)
+        except CorruptError:
+            continue  # the store has noted it, and `undamaged` tells
         wanted = LeaseState.TAKEN if group.state is GroupState.BOUND else LeaseState.SETTLED
         if lease is None or lease.state is not wanted:
             state = "is not on record" if lease is None else f"is {lease.state}"

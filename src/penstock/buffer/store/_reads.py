@@ -104,9 +104,9 @@ class Reads:
             last_order=max((count.order for count in counts), default=-1),
             last_ready_order=max((count.ready_order for count in counts if count.ready_order is not None), default=-1),
             cursors=cursors(counts),
-            leases=tuple(self.every(LEASES, f"{_FACT} AND live > 0 ORDER BY key", (run, LEASES.kind))),
+            leases=tuple(self.many(LEASES, f"{_FACT} AND live > 0 ORDER BY key", (run, LEASES.kind))),
             last_fence=self._connection.execute(_LAST_FENCE, (run, LEASES.kind)).fetchone()[0] or 0,
-            readers=tuple(self.every(READERS, f"{_FACT} ORDER BY key", (run, READERS.kind))),
+            readers=tuple(self.many(READERS, f"{_FACT} ORDER BY key", (run, READERS.kind))),
         )
 
     def _tallies(self, run: str, counts: list[GroupCount], live: list[GroupRecord]) -> dict[tuple[str, Purpose], Tally]:
