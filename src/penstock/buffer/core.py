@@ -106,7 +106,7 @@ class Buffer:
             raise failure if isinstance(failure, StoreError) else StoreError(f"the store refused a change that was decided: {failure}")
         found = self._ledgers.get(run)
         if found is None:
-            raise UnknownError(f"no run {run}; there are {sorted(self._ledgers)}")
+            raise UnknownError(f"no run {run}; known: {', '.join(sorted(self._ledgers)) or 'none'}")
         return found
 
     def runs(self) -> list[str]:
