@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import gc
 
-_YOUNG, _PASSES = 50_000, 20
+_YOUNG, _MIDDLE, _OLD = 50_000, 2, 200
+"""New objects before the youngest are looked at, how often that happens before the middle ones are, and that before all are.
+
+The middle ones are those that came since the last look at them. Each is looked at once however often one looks, but all else waits meanwhile: so better a
+hundred thousand at a time than a million.
+"""
 
 
 def collect_seldom() -> None:
@@ -15,4 +20,4 @@ def collect_seldom() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, _PASSES, _PASSES)
+    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)

@@ -27,3 +27,25 @@ print(seen() is None)
 def test_cycles_are_found_later_and_what_was_imported_is_left_alone() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == ["False", "True", "True"]
+
+
+KEEPING = """
+import gc
+from penstock.process.garbage import collect_seldom
+
+collect_seldom()
+looked_at = []
+
+def look(phase, info):
+    if phase == "start" and info["generation"] == 1:
+        looked_at.append(len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)))
+
+gc.callbacks.append(look)
+kept = [[] for _ in range(1_500_000)]
+print(max(looked_at) < 250_000)
+"""
+
+
+def test_no_look_is_at_very_many_objects_however_many_are_kept() -> None:
+    ran = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == ["True"]
