@@ -19,7 +19,7 @@ from starlette.types import Message
 from penstock.buffer import status
 from penstock.buffer.compat.choosing import GROUPS_AT_ONCE as CHOSEN_AT_ONCE
 from penstock.buffer.compat.config import CompatConfig
-from penstock.buffer.compat.reader import DROPPED_AT_ONCE
+from penstock.buffer.compat.reader import DROPPED_AT_ONCE, Batch
 from penstock.buffer.compat.service import CompatService
 from penstock.buffer.compat.state import CompatState
 from penstock.buffer.core import Buffer
@@ -61,6 +61,12 @@ def items(num_groups: int, size: int, prefix: str = "i") -> bytes:
     each = [b'{"uid": "%b%d-%d", "instance_id": "%b%d", "messages": [], "reward": %d}' % (prefix.encode(), group, member, prefix.encode(), group, member % 2)
             for group in range(num_groups) for member in range(size)]  # fmt: skip
     return b"[%b]" % b",".join(each)
+
+
+async def uids_of(batch: Batch) -> set[str]:
+    """Items of a read, without what fills up its groups."""
+    assert batch.items is not None
+    return {each["uid"] async for page in batch.items for group in page for each in json.loads(b"[%b]" % group)}
 
 
 async def test_the_groups_of_a_plan_or_lease_are_read_beside_the_event_loop(tmp_path: Path) -> None:
@@ -124,6 +130,26 @@ async def test_what_others_take_while_a_read_chooses_is_not_given_twice(tmp_path
         given = [each["instance_id"] async for page in batch.items for group in page for each in json.loads(b"[%b]" % group)][::2]
         assert [group.id for group in leased.groups] == [f"i{number}/0" for number in range(10)]
         assert given == [f"i{number}" for number in range(10, 10 + batch.num_items // 2)]
+
+
+async def test_a_group_that_grows_while_a_read_chooses_is_left_to_the_next_with_all_of_its_items(tmp_path: Path) -> None:
+    async with serving(SqliteStore(tmp_path / "store.sqlite"), group_size=4, min_valid_group_size_ratio=0.5) as (_, compat):
+        await compat.write(items(3 * CHOSEN_AT_ONCE + 1, 2))
+        late = b'{"uid": "i0-2", "instance_id": "i0", "messages": [], "reward": 1}'
+        first, _ = await asyncio.gather(compat.reader.read(None), compat.write(late))
+        second = await compat.reader.read(None)
+        given = [await uids_of(batch) for batch in (first, second)]
+        assert given[0] == {f"i{number}-{member}" for number in range(1, 3 * CHOSEN_AT_ONCE + 1) for member in range(2)}
+        assert given[1] == {"i0-0", "i0-1", "i0-2"}
+
+
+async def test_a_group_that_somebody_takes_while_a_read_would_drop_it_is_his(tmp_path: Path) -> None:
+    async with serving(SqliteStore(tmp_path / "store.sqlite"), group_size=2) as (service, compat):
+        await compat.write(items(CHOSEN_AT_ONCE + 1, 2).replace(b'"reward": 0', b'"reward": 1'))
+        taking = service.told(lambda buffer: buffer.take_lease("default", "one", "me", LeaseRequest(groups=1)))
+        batch, _ = await asyncio.gather(compat.reader.read(None), taking)
+        assert batch.items is None and batch.meta_info["dropped"] == {"equal_rewards": CHOSEN_AT_ONCE}
+        assert [(group.id, group.state) for group in service.buffer.ledger("default").groups.values()] == [("i0/0", GroupState.BOUND)]
 
 
 async def test_others_get_their_turn_while_a_read_drops_very_many_groups(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_token_may_come_as_name_or_password_of_a_url(pair: bytes, scopes: set[
 
 def test_a_name_and_password_that_cannot_be_read_allow_nothing() -> None:
     tokens = (Token(value="one"),)
-    for word in ("Basic", "Basic one", "Basic b25lOg", "Basic ?29uZTo=", "Basic \xe4", "Basic \u00ff=="):
+    for word in ("Token b25lOg==", "Basic", "Basic one", "Basic b25lOg", "Basic ?29uZTo=", "Basic \xe4", "Basic \u00ff=="):
         assert allowed(word, tokens) == frozenset()
 
 
