@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -30,6 +30,10 @@ LONGEST_WAIT_SECONDS = 60.0
 """A poll is answered after this long, whatever it asked for."""
 LATE_SECONDS = 1.0
 """A look at the deadlines that is so much too late was kept from being made."""
+QUIET_TURNS = 4
+"""Turns of the event loop, of a few microseconds each, after which nobody is expected any more."""
+ENOUGH_CAME = 128
+"""Who came in the meantime are worth a commit of their own."""
 MEND_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between attempts to reopen a store that failed; the last one is repeated."""
 
@@ -52,9 +56,12 @@ class Line:
         self._failed = failed
         self._waiting: deque[tuple[Future[None], list[tuple[asyncio.Future[Any], Any]]]] = deque()
         self._after: list[Callable[[], None]] = []
+        self._num_came = 0
+        """Who ever waited."""
 
     def wait(self, commit: Future[None], *places: tuple[asyncio.Future[T], T | InputError]) -> None:
         """Resolve each of the futures to what stands beside it, a value or a refusal, when `commit` is done; or fail them as the commit did."""
+        self._num_came += 1
         if self._waiting and self._waiting[-1][0] is commit:
             self._waiting[-1][1].extend(places)
             return
@@ -64,7 +71,8 @@ class Line:
 
     def at_turn_end(self, call: Callable[[], None]) -> None:
         """Have `call` called once all that has come in by now was decided; while a commit is under way, once those who wait for it were let go and
-        may have come again. So what they bring next goes into one commit with what came meanwhile.
+        have come again, or will not. So what they bring next goes into one commit with what came meanwhile. Half as many commits cost less than the time in
+        which the disk has nothing to do, and nobody then wants the interpreter while the writer does.
         """
         if self._waiting:
             self._after.append(call)
@@ -96,10 +104,19 @@ class Line:
                     _resolve(place, outcome if told is None else told)
         if self._waiting:
             self._watch(loop)
-        for call in self._after:
-            # One turn for the replies that are now written, and one for what comes back.
-            loop.call_soon(loop.call_soon, call)
-        self._after.clear()
+        if self._after:
+            after, self._after = self._after, []
+            # The replies are written in the next turn; those who get them come in later ones.
+            loop.call_soon(self._call_when_quiet, loop, after, self._num_came, self._num_came, 0)
+
+    def _call_when_quiet(self, loop: asyncio.AbstractEventLoop, calls: Sequence[Callable[[], None]], num_first: int, num_came: int, num_quiet: int) -> None:
+        """Call `calls` once nobody came for `QUIET_TURNS`, or enough have. When this began `num_first` had come, and `num_came` by the last turn."""
+        num_quiet = num_quiet + 1 if self._num_came == num_came else 0
+        if num_quiet <= QUIET_TURNS and self._num_came - num_first < ENOUGH_CAME:
+            loop.call_soon(self._call_when_quiet, loop, calls, num_first, self._num_came, num_quiet)
+            return
+        for call in calls:
+            call()
 
 
 def _resolve(place: asyncio.Future[Any], outcome: object) -> None:
