@@ -73,6 +73,14 @@ async def test_a_commit_does_not_wait_for_those_who_do_not_come() -> None:
     assert crowd.began_with == [2]
     await waiting
     late.cancel()
+    # Nor does it begin again after a commit that nobody asked for another behind.
+    done: Future[None] = Future()
+    waiting = asyncio.create_task(crowd.wait(done))
+    await turns(1)
+    done.set_result(None)
+    await turns(3 * QUIET_TURNS)
+    assert crowd.began_with == [2]
+    await waiting
 
 
 async def test_a_stream_of_people_does_not_keep_a_commit_from_beginning() -> None:
