@@ -11,14 +11,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import sys
 from collections import deque
 
 from penstock.buffer.intake import Intake, rollout_intakes, with_payload
 from penstock.buffer.intake_child import HEAD, LENGTH, Records, unpacked
 from penstock.errors import InputError
-from penstock.process.child import Child, start_child
+from penstock.process.child import Child, start_with_socket
 from penstock.wire import ContentType, split_items
 
 log = logging.getLogger(__name__)
@@ -174,13 +173,7 @@ class _Line(asyncio.Protocol):
 
 async def _started() -> _Line:
     """Raises `OSError` if it cannot be started."""
-    near, far = socket.socketpair()
-    with far:
-        try:
-            child = await start_child((sys.executable, "-P", "-m", _MODULE, str(far.fileno())), log=None, environment={}, descriptors=(far.fileno(),))
-        except BaseException:
-            near.close()
-            raise
+    child, near = await start_with_socket((sys.executable, "-P", "-m", _MODULE), log=None, environment={})
     _, line = await asyncio.get_running_loop().create_unix_connection(_Line, sock=near)
     line.child = child
     return line

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -112,6 +113,17 @@ async def start_child(
             start_new_session=True,
         )
     return Child(process)
+
+
+async def start_with_socket(words: Sequence[str], *, log: Path | None, environment: Mapping[str, str]) -> tuple[Child, socket.socket]:
+    """As `start_child`, with a pair of sockets: the number of the child's end is its last word, the other end is given back."""
+    near, far = socket.socketpair()
+    with far:
+        try:
+            return await start_child((*words, str(far.fileno())), log=log, environment=environment, descriptors=(far.fileno(),)), near
+        except BaseException:
+            near.close()
+            raise
 
 
 def note(log: Path, sentence: str) -> None:

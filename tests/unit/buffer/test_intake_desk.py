@@ -235,7 +235,7 @@ async def test_a_process_that_cannot_be_started_is_not_tried_again_at_once(monke
         raise OSError("no more processes")
 
     monkeypatch.setattr("penstock.buffer.intake_desk._num_cores", lambda: 2)
-    monkeypatch.setattr("penstock.buffer.intake_desk.start_child", refuse)
+    monkeypatch.setattr("penstock.buffer.intake_desk.start_with_socket", refuse)
     desk = IntakeDesk()
     for _ in range(3):
         check(await desk.read("run", LARGE, "msgpack"), MSGPACK, "msgpack")

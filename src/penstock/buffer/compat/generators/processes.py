@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.buffer.compat.generators.frames import FrameError, Frames, open_frames
-from penstock.process.child import Child, start_child
+from penstock.process.child import Child, start_with_socket
 
 CHILD_MODULE = "penstock.buffer.compat.generators.child"
 START_SECONDS = 60.0
@@ -27,14 +26,8 @@ class ChildSettings:
 
 async def start_generator_process(mode: str, file: Path, settings: ChildSettings, log_file: Path, order: Mapping[str, Any]) -> tuple[Child, Frames]:
     """Start a generator's process and tell it what to do. Raises `OSError` or `FrameError` if it cannot be started."""
-    near, far = socket.socketpair()
-    with far:
-        words = (sys.executable, "-m", CHILD_MODULE, mode, str(far.fileno()))
-        try:
-            child = await start_child(words, log=log_file, environment=settings.environment, descriptors=(far.fileno(),))
-        except BaseException:
-            near.close()
-            raise
+    words = (sys.executable, "-m", CHILD_MODULE, mode)
+    child, near = await start_with_socket(words, log=log_file, environment=settings.environment)
     frames = await open_frames(near)
     try:
         await frames.send({"file": str(file), "folders": [str(folder) for folder in settings.folders], **order})
